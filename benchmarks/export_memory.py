@@ -166,8 +166,8 @@ def measured(command: Sequence[str | Path], log: Path, env: dict[str, str], limi
     if child.returncode == -signal.SIGKILL:
         stopped = stopped or "killed"
     elif child.returncode:
-        said = log.read_text(errors="replace") + log.with_suffix(".out").read_text(errors="replace")
-        raise SystemExit(f"{said[-4000:]}\n{command[0]} failed with exit code {child.returncode}")
+        log_text = log.read_text(errors="replace") + log.with_suffix(".out").read_text(errors="replace")
+        raise SystemExit(f"{log_text[-4000:]}\n{command[0]} failed with exit code {child.returncode}")
     return Usage(time.monotonic() - began, max(peak, ended[2].ru_maxrss * 1024), anonymous, stopped)
 
 

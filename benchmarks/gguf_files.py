@@ -153,23 +153,25 @@ def report(
     yield f"{file.name}: {read / 1e6:.0f} MB a token; memory {speed / 1e9:.1f} GB/s ({each})"
     names = [*turns]
     yield f"{'':28}" + "".join(f"{name:>26}" for name in names)
-    mine = turns[names[0]]
-    one = statistics.median(turn[_columns(1)] for turn in mine) if _columns(1) in mine[0] else None
-    for what in mine[0]:
+    first_turns = turns[names[0]]
+    one = statistics.median(turn[_columns(1)] for turn in first_turns) if _columns(1) in first_turns[0] else None
+    for what in first_turns[0]:
         cells = []
         for name in names:
             values = [turn.get(what) for turn in turns[name]]
             if None in values:
                 cells.append("-")
                 continue
-            ratio = statistics.median(turn[what] / own[what] for turn, own in zip(turns[name], mine, strict=True))
+            ratio = statistics.median(
+                turn[what] / own[what] for turn, own in zip(turns[name], first_turns, strict=True)
+            )
             cells.append(f"{statistics.median(turn[what] for turn in turns[name]):.2f} ms ({ratio:.2f})")
         note = ""
         if what.startswith("decode"):
-            shares = [read / (turn[what] / 1e3) / m for turn, m in zip(mine, memory, strict=True)]
+            shares = [read / (turn[what] / 1e3) / m for turn, m in zip(first_turns, memory, strict=True)]
             note = f"  {statistics.median(shares):.2f} of memory"
         elif what.startswith("pass") and one:
-            over = statistics.median(turn[what] for turn in mine) / one
+            over = statistics.median(turn[what] for turn in first_turns) / one
             note = f"  {over:.2f} of one; bytes {bytes_of(int(what.split()[2])) / read:.2f}"
         yield f"{what:28}" + "".join(f"{cell:>26}" for cell in cells) + note
 

@@ -418,7 +418,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one vocabulary, one dtype, K of 1 and 8")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if reason := missing():
         print(f"benchmarks/kernels.py {reason}", file=sys.stderr)
         return 3
@@ -432,14 +432,14 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     copy_speed = bandwidth()
-    drafts = (1, 8) if asked.quick else DRAFTS
+    drafts = (1, 8) if options.quick else DRAFTS
     try:
         small = [row for k in drafts for batch in BATCHES for row in small_ops(kernels, k, batch, copy_speed)]
-        windows = WINDOWS[:2] if asked.quick else WINDOWS
+        windows = WINDOWS[:2] if options.quick else WINDOWS
         small += [row for tokens in windows for row in routed_experts(kernels, tokens, "bfloat16", copy_speed)]
         on = machine(kernels, copy_speed, small[0].cold)
         l2 = int(on.l2_mib * 2**20)
-        vocabularies, dtypes = (VOCABULARIES[:1], DTYPES[:1]) if asked.quick else (VOCABULARIES, DTYPES)
+        vocabularies, dtypes = (VOCABULARIES[:1], DTYPES[:1]) if options.quick else (VOCABULARIES, DTYPES)
         cases = list(itertools.product(POLICIES, dtypes, vocabularies, drafts, BATCHES))
         rows = []
         for i, case in enumerate(cases):
@@ -450,9 +450,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     print(markdown(on, [*rows, *small]))
-    if asked.json:
+    if options.json:
         figures = {"machine": asdict(on), "rows": [asdict(row) for row in [*rows, *small]]}
-        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

@@ -152,8 +152,8 @@ def main() -> None:
             ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}
             ways |= {f"K = {k}": {"num_speculative_tokens": k} for k in depths}
             sorts = [[each for each in questions() if each.kind == sort] for sort in ("code", "prose")]
-            asked = [each for pair in zip(*sorts, strict=False) for each in pair][: 2 * arguments.questions]
-            ids = [question_ids(engine, each) for each in asked]
+            chosen = [each for pair in zip(*sorts, strict=False) for each in pair][: 2 * arguments.questions]
+            ids = [question_ids(engine, each) for each in chosen]
             groups = [ids[at : at + batch] for at in range(0, len(ids) - batch + 1, batch)]
             with engine:
                 turns = measure(engine, ways, groups, params)

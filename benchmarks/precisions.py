@@ -122,7 +122,7 @@ def rows(case: str, runners: Sequence[Runner]) -> list[Row]:
     """Return medians; the first runner is the reference."""
     found = []
     for each in runners:
-        ratios = [mine / base for mine, base in zip(each.speeds, runners[0].speeds, strict=True)]
+        ratios = [speed / base for speed, base in zip(each.speeds, runners[0].speeds, strict=True)]
         speed, ratio = statistics.median(each.speeds), statistics.median(ratios)
         row = Row(case, each.kind, each.bytes, speed, _quartiles(each.speeds), ratio, _quartiles(ratios))
         found.append(row)

@@ -65,10 +65,10 @@ def serving(engine: Path, flags: Sequence[str]) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-m", "peagle", "serve", str(engine), "--port", "0", "--served-model-name", "m", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            said = process.stdout.readline() if process.stdout else ""
-            if not said.startswith("http://"):
+            line = process.stdout.readline() if process.stdout else ""
+            if not line.startswith("http://"):
                 raise SystemExit(f"the server does not start: {' '.join(command)}")
-            host, _, port = said.split()[0].removeprefix("http://").partition(":")
+            host, _, port = line.split()[0].removeprefix("http://").partition(":")
             yield host, int(port)
         finally:
             process.terminate()

@@ -63,9 +63,9 @@ def drafting(forced: bool) -> Iterator[None]:
 
 def ask(engine: Engine, question: str, params: SamplingParams, way: str) -> RequestOutput:
     """Return one answer."""
-    asked, forced = WAYS[way]
+    fields, forced = WAYS[way]
     with drafting(forced):
-        return engine.chat([{"role": "user", "content": question}], params, **asked)
+        return engine.chat([{"role": "user", "content": question}], params, **fields)
 
 
 def main() -> None:
@@ -98,12 +98,16 @@ def show(seconds: dict[tuple[str, str], float], outputs: dict[tuple[str, str], R
     written = sum(len(outputs["plain", question].token_ids) - 1 for question in QUESTIONS)
     print(f"whitespace: {'none' if compact else 'some'}; {written} tokens after the first token of each answer")
     for way in WAYS:
-        took, told = sum(seconds[way, question] for question in QUESTIONS), Acceptance()
+        took, acceptance = sum(seconds[way, question] for question in QUESTIONS), Acceptance()
         for question in QUESTIONS:
-            told.add(outputs[way, question].acceptance)
-        forced = f"forced {told.grammar_accepted} of {told.grammar_drafted}" if told.grammar_drafted else ""
+            acceptance.add(outputs[way, question].acceptance)
+        forced = (
+            f"forced {acceptance.grammar_accepted} of {acceptance.grammar_drafted}"
+            if acceptance.grammar_drafted
+            else ""
+        )
         speed = f"{written / took:7.1f} tok/s  x{plain / took:.2f}"
-        print(f"  {way:30} {speed}  {told.tokens_per_round:.2f} per round  {forced}")
+        print(f"  {way:30} {speed}  {acceptance.tokens_per_round:.2f} per round  {forced}")
 
 
 if __name__ == "__main__":

@@ -48,14 +48,14 @@ def main() -> None:
     parser.add_argument("engine")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
-    engines = {rule: loaded(asked.engine, rule) for rule in RULES}
+    options = parser.parse_args()
+    engines = {rule: loaded(options.engine, rule) for rule in RULES}
     depths = sorted({0, next(iter(engines.values())).num_speculative_tokens})
     found: dict[tuple[str, int], list[float]] = {(rule, k): [] for k in depths for rule in RULES}
-    for _ in range(asked.rounds):
+    for _ in range(options.rounds):
         for (rule, k), times in found.items():
             milliseconds(engines[rule], k, 4)  # wait until the previous engine's threads are idle
-            times.append(milliseconds(engines[rule], k, asked.tokens))
+            times.append(milliseconds(engines[rule], k, options.tokens))
     print(f"{os.cpu_count()} processors; ms per token: median, best")
     for (rule, k), times in found.items():
         print(f"K = {k}  {rule:28s} {statistics.median(times):8.3f} {min(times):8.3f}")

@@ -182,37 +182,39 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all prompts")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
-    asked = parser.parse_args()
-    (packages,) = asked.server.glob("venv/lib/python3.*/site-packages")
+    options = parser.parse_args()
+    (packages,) = options.server.glob("venv/lib/python3.*/site-packages")
     sys.path[1:1] = [str(ROOT / "tools")]
     sys.path.append(str(packages))  # appended, so that this environment's packages take precedence
     from triton_process import TritonServer
 
-    params, prompts = SamplingParams(max_tokens=asked.max_tokens, ignore_eos=True), code_prompts(asked.prompts)
-    texts = [each.text for each in prompts] * asked.rounds
+    params, prompts = SamplingParams(max_tokens=options.max_tokens, ignore_eos=True), code_prompts(options.prompts)
+    texts = [each.text for each in prompts] * options.rounds
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        most = max(asked.at_once)
-        command = ["triton", str(asked.engine), "--repository", str(work / "models"), "--name", MODEL, "--quiet"]
-        command += ["--engine-path", str(asked.engine.resolve()), "--max-batch-size", str(most)]
-        command += ["--threads", str(asked.threads)] if asked.threads else []
+        most = max(options.at_once)
+        command = ["triton", str(options.engine), "--repository", str(work / "models"), "--name", MODEL, "--quiet"]
+        command += ["--engine-path", str(options.engine.resolve()), "--max-batch-size", str(most)]
+        command += ["--threads", str(options.threads)] if options.threads else []
         with redirect_stdout(StringIO()):
             if code := run_cli(command):
                 raise SystemExit(code)
         engine = stack.enter_context(
-            Engine.load(asked.engine, max_batch_size=most, threads=asked.threads or None, prefix_cache_bytes=0)
+            Engine.load(options.engine, max_batch_size=most, threads=options.threads or None, prefix_cache_bytes=0)
         )
         k = engine.manifest.speculation.num_speculative_tokens
-        server = stack.enter_context(TritonServer(asked.server / "tritonserver", work / "models", work / "log", MODEL))
+        server = stack.enter_context(
+            TritonServer(options.server / "tritonserver", work / "models", work / "log", MODEL)
+        )
         server.wait_until(lambda: server.is_there("/v2/health/ready"))
         where = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-        print(f"{where}, {asked.engine.name}, K = {k}, {asked.max_tokens} tokens, {len(texts)} requests")
-        for at_once in asked.at_once:
-            groups = [texts[at : at + at_once] for at in range(0, len(texts), at_once)]
+        print(f"{where}, {options.engine.name}, K = {k}, {options.max_tokens} tokens, {len(texts)} requests")
+        for concurrency in options.at_once:
+            groups = [texts[at : at + concurrency] for at in range(0, len(texts), concurrency)]
             grpc = stack.enter_context(over_grpc(server.grpc, params, k))
             ways = [of_loop(engine, params, k), over_http(server.http, params, k), grpc]
             measure(ways, groups)
-            print(f"\n{at_once} concurrent\n{table(ways)}", flush=True)
+            print(f"\n{concurrency} concurrent\n{table(ways)}", flush=True)
 
 
 if __name__ == "__main__":

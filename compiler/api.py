@@ -477,10 +477,10 @@ def tune(
 _OF_A_CALL = ("force", "ignore_limits", "progress")
 
 
-def _request(form: VerbOptions, given: dict[str, Any], *, force: bool, ignore_limits: bool) -> CompileRequest:
+def _request(options: VerbOptions, arguments: dict[str, Any], *, force: bool, ignore_limits: bool) -> CompileRequest:
     """Return the request for the given arguments. Raises ``UsageError`` for one of the wrong type."""
-    answers = {name: _plain(value) for name, value in given.items() if value is not None and value != ()}
-    return replace(form.request(**answers), force=force, ignore_limits=ignore_limits)
+    answers = {name: _plain(value) for name, value in arguments.items() if value is not None and value != ()}
+    return replace(options.request(**answers), force=force, ignore_limits=ignore_limits)
 
 
 def _plain(value: Any) -> Any:

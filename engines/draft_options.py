@@ -80,7 +80,7 @@ class DraftDefaults:
             method = usable_method(self.manifest, draft)
         if k is not None:
             policy = self.adaptive if is_auto(k) else Fixed(drafts_of(self.manifest, k))
-        if not method.drafts and (draft is not None or policy.most):
+        if not method.drafts and (draft is not None or policy.max_drafts):
             if k and not is_auto(k):
                 raise UsageError(
                     f"draft is {method.name}, but num_speculative_tokens is {k}",
@@ -88,7 +88,7 @@ class DraftDefaults:
                     fix="remove one of them",
                 )
             policy = Fixed(0)
-        method = method if policy.most else PLAIN
+        method = method if policy.max_drafts else PLAIN
         if not method.needs_head:
             return Decoding(method, policy)
         return Decoding(method, policy, self.drafter, self.manifest.drafter_name)
@@ -100,15 +100,15 @@ class LoadedDrafters:
     If ``unfit`` is set, it returns the names of drafters that calls do not use unless they choose them.
     """
 
-    def __init__(self, own: DraftDefaults) -> None:
-        self.own = own
+    def __init__(self, defaults: DraftDefaults) -> None:
+        self.defaults = defaults
         self.unfit: Callable[[], Collection[str]] | None = None
         self._others: dict[str, DraftDefaults] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all loaded drafters."""
-        return tuple(filter(None, (self.own.manifest.drafter_name, *self._others)))
+        return tuple(filter(None, (self.defaults.manifest.drafter_name, *self._others)))
 
     def add(self, defaults: DraftDefaults) -> None:
         """Make a further drafter available to calls."""
@@ -116,7 +116,7 @@ class LoadedDrafters:
 
     def remove(self, name: str) -> Drafter | None:
         """Make this drafter unavailable to new calls; calls that use it keep it. Returns it. Raises ``UsageError``."""
-        if name == self.own.manifest.drafter_name:
+        if name == self.defaults.manifest.drafter_name:
             raise UsageError(
                 f"the drafter {name} cannot be unloaded",
                 why="the engine was loaded with this drafter",
@@ -125,9 +125,9 @@ class LoadedDrafters:
         if name not in self.names:
             there = ", ".join(self.names) or "none"
             raise UsageError(f"no drafter named {name} is loaded", why=f"the loaded drafters are: {there}")
-        gone = self._others[name].drafter
+        drafter = self._others[name].drafter
         self._others = {each: defaults for each, defaults in self._others.items() if each != name}
-        return gone
+        return drafter
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
         """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's.
@@ -143,19 +143,21 @@ class LoadedDrafters:
 
         Raises the errors of ``DraftDefaults.decoding``, and ``UsageError`` for a drafter that is not loaded.
         """
-        if draft is None and self.unfit is not None and self.own.method.needs_head:
+        if draft is None and self.unfit is not None and self.defaults.method.needs_head:
             unfit = self.unfit()
-            fitting = (each for each in (self.own, *self._others.values()) if each.manifest.drafter_name not in unfit)
+            fitting = (
+                each for each in (self.defaults, *self._others.values()) if each.manifest.drafter_name not in unfit
+            )
             chosen = next(fitting, None)
-            asked = self.own.decoding(None, k)  # refuses what would be refused if this drafter did fit
+            decoding = self.defaults.decoding(None, k)  # refuses what would be refused if this drafter did fit
             if chosen is None:
-                return self.own.decoding(PLAIN.name, 0)
-            return asked if chosen is self.own else chosen.decoding(None, _at_most(chosen, k))
+                return self.defaults.decoding(PLAIN.name, 0)
+            return decoding if chosen is self.defaults else chosen.decoding(None, _at_most(chosen, k))
         if not isinstance(draft, str) or draft in METHODS:
-            return self.own.decoding(draft, k)
-        manifest = self.own.manifest
+            return self.defaults.decoding(draft, k)
+        manifest = self.defaults.manifest
         if draft == manifest.drafter_name:
-            return self.own.decoding(manifest.method, k)
+            return self.defaults.decoding(manifest.method, k)
         if draft in self._others:
             return self._others[draft].decoding(None, k)
         if draft == BUILT_IN or draft in manifest.drafters:
@@ -164,12 +166,12 @@ class LoadedDrafters:
                 why=f"the loaded drafters are: {', '.join(self.names) or 'none'}",
                 fix="load it first (Engine.load_drafter, or POST /v1/drafters of a server), or remove draft",
             )
-        return self.own.decoding(draft, k)
+        return self.defaults.decoding(draft, k)
 
 
 def _at_most(defaults: DraftDefaults, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-    most = defaults.manifest.speculation.max_num_speculative_tokens
-    return k if k is None or isinstance(k, str) else min(k, most)
+    max_drafts = defaults.manifest.speculation.max_num_speculative_tokens
+    return k if k is None or isinstance(k, str) else min(k, max_drafts)
 
 
 def is_auto(k: Any) -> bool:
@@ -182,32 +184,32 @@ def adaptive_policy(manifest: Manifest, *, prepares_rounds: bool = False) -> Ada
 
     If ``prepares_rounds``, the backend prepares rounds of each K, so the policy uses only a few values of K.
     """
-    speculation, most = manifest.speculation, manifest.speculation.max_num_speculative_tokens
-    counts = spaced_counts(most) if prepares_rounds else None
+    speculation, max_drafts = manifest.speculation, manifest.speculation.max_num_speculative_tokens
+    counts = spaced_counts(max_drafts) if prepares_rounds else None
     if speculation.measured is None:
-        return Adaptive(speculation.num_speculative_tokens, most, counts=counts)
+        return Adaptive(speculation.num_speculative_tokens, max_drafts, counts=counts)
     rounds = speculation.measured
-    prior = measured(rounds.tokens, rounds.costs, most, {each.rows: each.costs for each in rounds.batches})
-    return Adaptive(prior.best, most, prior, manifest.method, counts)
+    prior = measured(rounds.tokens, rounds.costs, max_drafts, {each.rows: each.costs for each in rounds.batches})
+    return Adaptive(prior.best, max_drafts, prior, manifest.method, counts)
 
 
 def drafts_of(manifest: Manifest, k: Any) -> int:
     """Return K as an int; 0 is plain decoding. Raises ``UsageError`` if it exceeds the engine's maximum."""
-    most = manifest.speculation.max_num_speculative_tokens
+    max_drafts = manifest.speculation.max_num_speculative_tokens
     why, fix = "this engine has no drafter and no room for drafts", f"remove num_speculative_tokens, or {_REBUILD}"
-    if most:
-        why = f"the engine's caches have room for {counted(most, 'draft')} per round"
+    if max_drafts:
+        why = f"the engine's caches have room for {counted(max_drafts, 'draft')} per round"
         fix = "choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens"
-    return integer("num_speculative_tokens", k, 0, most, why=why, fix=fix)
+    return integer("num_speculative_tokens", k, 0, max_drafts, why=why, fix=fix)
 
 
 def drafting_methods(manifest: Manifest) -> list[DraftMethod]:
     """Return the methods with which an engine can draft, its own first; none if it has no room for drafts."""
     if not manifest.speculation.max_num_speculative_tokens:
         return []
-    own = manifest.draft_method
-    usable = [each for each in METHODS.values() if each.drafts and (not each.needs_head or _has_head(own, each))]
-    return sorted(usable, key=lambda each: each is not own)
+    own_method = manifest.draft_method
+    usable = [each for each in METHODS.values() if each.drafts and (not each.needs_head or _has_head(own_method, each))]
+    return sorted(usable, key=lambda each: each is not own_method)
 
 
 def engine_with(manifest: Manifest, draft: str | None) -> tuple[Manifest, str | None]:
@@ -217,8 +219,8 @@ def engine_with(manifest: Manifest, draft: str | None) -> tuple[Manifest, str | 
     """
     if isinstance(draft, str) and (draft in manifest.drafters or (draft == BUILT_IN and manifest.drafter)):
         return manifest.using(draft), None
-    own = manifest.using(BUILT_IN)
-    return own, None if draft is None else usable_method(manifest, draft).name
+    built_in = manifest.using(BUILT_IN)
+    return built_in, None if draft is None else usable_method(manifest, draft).name
 
 
 def with_drafter(manifest: Manifest, name: Any) -> Manifest:
@@ -239,8 +241,8 @@ def with_drafter(manifest: Manifest, name: Any) -> Manifest:
 
 def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
     """Return the method that ``draft`` names. Raises ``UsageError`` if the engine cannot use it."""
-    own = manifest.draft_method
-    usable = [each.name for each in METHODS.values() if not each.needs_head or _has_head(own, each)]
+    own_method = manifest.draft_method
+    usable = [each.name for each in METHODS.values() if not each.needs_head or _has_head(own_method, each)]
     if not isinstance(draft, str) or draft not in METHODS:
         raise refusal(
             "draft", f"{', '.join([*usable, *manifest.drafters])}, or None for the engine's own method", draft
@@ -250,7 +252,9 @@ def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
         head = f"a head for {METHODS[method.heads].title}"
         raise UsageError(
             f"draft is {draft}, but this engine has no such drafter",
-            why=f"the engine's head is for {own.title}" if own.needs_head else "the engine was built without a head",
+            why=f"the engine's head is for {own_method.title}"
+            if own_method.needs_head
+            else "the engine was built without a head",
             fix=f"remove draft to use the engine's own method, or build an engine with {head}",
         )
     if method.drafts and not manifest.speculation.max_num_speculative_tokens:
@@ -262,5 +266,5 @@ def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
     return method
 
 
-def _has_head(own: DraftMethod, method: DraftMethod) -> bool:
-    return own.needs_head and own.heads == method.heads
+def _has_head(own_method: DraftMethod, method: DraftMethod) -> bool:
+    return own_method.needs_head and own_method.heads == method.heads

@@ -74,8 +74,8 @@ class Engine:
         checked: Check | None = None,
     ) -> None:
         self.checked = checked
-        most = manifest.shapes.max_seq_len
-        self._max_seq_len = most if max_seq_len is None else _limit(max_seq_len, most)
+        max_length = manifest.shapes.max_seq_len
+        self._max_seq_len = max_length if max_seq_len is None else _limit(max_seq_len, max_length)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
         self._factory = RequestFactory(
@@ -89,7 +89,7 @@ class Engine:
             chat_template=chat_template,
         )
         self._changes = threading.Lock()  # of the loaded drafters
-        self._loop = Loop(backend, most, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
+        self._loop = Loop(backend, max_length, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
 
     @classmethod
@@ -148,7 +148,7 @@ class Engine:
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
         prefill = None if max_prefill_tokens is None else integer("max_prefill_tokens", max_prefill_tokens, 1)
-        kept = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
+        cache_bytes = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         template = None if chat_template is None else template_of("chat_template", chat_template)
         further = texts_of("drafters", drafters)
         try:
@@ -173,7 +173,7 @@ class Engine:
             draft=default,
             max_queue_size=queue,
             max_prefill_tokens=prefill,
-            prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if kept is None else kept,
+            prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if cache_bytes is None else cache_bytes,
             max_seq_len=longest,
             chat_template=template,
             checked="hashes" if hashed.keys() == manifest.files.keys() else check,
@@ -317,25 +317,25 @@ class Engine:
     def calls_of(
         self,
         tools: Sequence[Mapping[str, Any]],
-        most: int | None = None,
+        max_calls: int | None = None,
         *,
         disable_additional_properties: bool = True,
     ) -> StructuredOutputsParams:
         """Return structured output parameters for an answer that consists only of calls of ``tools``.
 
-        ``most`` is the maximum number of calls, 1 or None for any number. Arguments contain only keys that their
+        ``max_calls`` is the maximum number of calls, 1 or None for any number. Arguments contain only keys that their
         schemas declare, unless a schema says ``additionalProperties`` or ``disable_additional_properties`` is False.
         Use the result as ``SamplingParams.structured_outputs`` of a chat with the same tools, in OpenAI's format.
 
         Raises ``UsageError`` for parameters that are not an object schema, and for schemas that the model's call format
         cannot enforce.
         """
-        return self._factory.calls(tools, most, disable_additional_properties=disable_additional_properties)
+        return self._factory.calls(tools, max_calls, disable_additional_properties=disable_additional_properties)
 
     def optional_calls_of(
         self,
         tools: Sequence[Mapping[str, Any]],
-        most: int | None = None,
+        max_calls: int | None = None,
         *,
         disable_additional_properties: bool = True,
     ) -> StructuredOutputsParams | None:
@@ -345,7 +345,9 @@ class Engine:
         consists of calls that match the schemas, or that have any arguments if the schemas cannot be enforced. None for
         other models, and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
         """
-        return self._factory.optional_calls(tools, most, disable_additional_properties=disable_additional_properties)
+        return self._factory.optional_calls(
+            tools, max_calls, disable_additional_properties=disable_additional_properties
+        )
 
     def generate(
         self,
@@ -541,12 +543,12 @@ class Engine:
         how = self._factory.decoding()
         if not how.method.needs_head:
             return {}
-        most = self.manifest.speculation.max_num_speculative_tokens
-        sweep = Sweep(sorted({0, *(spaced_counts(most) if counts is None else counts)}), rows)
+        max_drafts = self.manifest.speculation.max_num_speculative_tokens
+        sweep = Sweep(sorted({0, *(spaced_counts(max_drafts) if counts is None else counts)}), rows)
         params = SamplingParams(max_tokens=_TIMED_TOKENS, ignore_eos=True)
-        began = time.perf_counter()
+        started = time.perf_counter()
         for call in range(max(_TIMED_CALLS, len(prompts))):
-            spent, is_whole = time.perf_counter() - began, call * rows >= len(prompts)
+            spent, is_whole = time.perf_counter() - started, call * rows >= len(prompts)
             if is_whole and (sweep.cycles >= _CYCLES or (sweep.cycles >= _FEW and spent > seconds)):
                 break
             if sweep.cycles and spent > _PATIENCE * seconds:
@@ -575,7 +577,7 @@ def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
     return int(min(max(spare, 0) * _PREFIX_SHARE, _MOST_PREFIX_BYTES))
 
 
-def _limit(value: int, most: int) -> int:
+def _limit(value: int, maximum: int) -> int:
     """Return the maximum number of tokens of a request. Raises ``UsageError`` for more than the engine has."""
-    fix = f"use at most {most}, or rebuild the engine with a larger --max-seq-len"
-    return integer("max_seq_len", value, 2, most, fix=fix)
+    fix = f"use at most {maximum}, or rebuild the engine with a larger --max-seq-len"
+    return integer("max_seq_len", value, 2, maximum, fix=fix)

@@ -36,9 +36,9 @@ def free_memory(root: Path = _ROOT) -> float:
     """
     free, swap = math.inf, 0
     with suppress(OSError, ValueError, KeyError):
-        said = _numbers(root / "proc" / "meminfo")
-        swap = said.get("SwapFree:", 0) * 1024
-        free = said["MemAvailable:"] * 1024 + swap
+        meminfo = _numbers(root / "proc" / "meminfo")
+        swap = meminfo.get("SwapFree:", 0) * 1024
+        free = meminfo["MemAvailable:"] * 1024 + swap
     return max(min([free, *(_left(folder, files, swap) for folder, files in _groups(root))]), 0)
 
 
@@ -75,8 +75,8 @@ def _left(group: Path, files: _Files, swap: int) -> float:
     """Return the remaining memory of a group; inf if it is unlimited or not visible."""
     with suppress(OSError, ValueError):  # "max"
         limit = int((group / files.limit).read_text())
-        said = _numbers(group / "memory.stat")
-        used = int((group / files.used).read_text()) - sum(said.get(name, 0) for name in files.cached)
+        statistics = _numbers(group / "memory.stat")
+        used = int((group / files.used).read_text()) - sum(statistics.get(name, 0) for name in files.cached)
         if files.swap_limit:
             swap = min(swap, _swap(group, files, swap))
         return limit - used + swap
@@ -91,5 +91,5 @@ def _swap(group: Path, files: _Files, swap: int) -> int:
 
 def _numbers(path: Path) -> dict[str, int]:
     """Read a file with a name and a number on each line."""
-    words = [line.split() for line in path.read_text(errors="replace").splitlines()]
-    return {line[0]: int(line[1]) for line in words if len(line) > 1}
+    fields = [line.split() for line in path.read_text(errors="replace").splitlines()]
+    return {line[0]: int(line[1]) for line in fields if len(line) > 1}

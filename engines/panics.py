@@ -10,5 +10,5 @@ def is_library_fault(error: BaseException) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """Return a library's error message in one line, or the type of the error if it has no message."""
-    said = " ".join(str(error).split())
-    return said[:300] or type(error).__name__
+    message = " ".join(str(error).split())
+    return message[:300] or type(error).__name__

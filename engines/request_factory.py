@@ -37,11 +37,11 @@ Prompt = str | Sequence[int]
 class EncodedInput:
     """The token ids of a prompt or a conversation, for any number of requests.
 
-    ``ends`` are additional ids that end its text. ``shows_special`` puts special tokens into the text.
+    ``end_ids`` are additional ids that end its text. ``shows_special`` puts special tokens into the text.
     """
 
     ids: tuple[int, ...]
-    ends: frozenset[int] = frozenset()
+    end_ids: frozenset[int] = frozenset()
     shows_special: bool = False
 
 
@@ -89,8 +89,8 @@ class RequestFactory:
         """
         self._manifest, self._tokenizer = manifest, tokenizer
         self._max_seq_len = max_seq_len
-        own = DraftDefaults.of(manifest, draft=draft, policy=policy, prepares_rounds=prepares_rounds)
-        self.drafters = LoadedDrafters(own)
+        defaults = DraftDefaults.of(manifest, draft=draft, policy=policy, prepares_rounds=prepares_rounds)
+        self.drafters = LoadedDrafters(defaults)
         self._grammars = Grammars(tokenizer.as_json, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
         self.conversations = Chat(folder, tokenizer, max_seq_len, chat_template)
 
@@ -100,46 +100,47 @@ class RequestFactory:
         """Return the draft method, policy and drafter for a call's options."""
         return self.drafters.decoding(draft, num_speculative_tokens)
 
-    def ids(self, name: str, ids: Sequence[int], kept: int | None = None) -> tuple[int, ...]:
-        """Return token ids that fit the vocabulary and the caches; with ``kept``, the last ones of ``ids``.
+    def ids(self, name: str, ids: Sequence[int], keep_last: int | None = None) -> tuple[int, ...]:
+        """Return token ids that fit the vocabulary and the caches; with ``keep_last``, the last ones of ``ids``.
 
         Raises ``UsageError`` with ``name``.
         """
-        return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, kept)
+        return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, keep_last)
 
     def encoded(self, name: str, prompt: Prompt, params: SamplingParams) -> EncodedInput:
         """Return a prompt, truncated as ``params`` specify.
 
         Errors refer to the prompt as ``name``. Raises ``PromptTooLong`` without encoding if it is certainly too long.
         """
-        kept = self._kept(params)
+        keep_last = self._kept(params)
         ids: Sequence[int] = (
-            self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._max_seq_len, kept=kept, name=name)
+            self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._max_seq_len, keep_last=keep_last, name=name)
             if isinstance(prompt, str)
             else prompt
         )
-        return EncodedInput(self.ids(name, ids, kept))
+        return EncodedInput(self.ids(name, ids, keep_last))
 
     def encoded_chat(
         self, messages: Sequence[Message], params: SamplingParams, **options: Unpack[TemplateOptions]
     ) -> EncodedInput:
         """Return a conversation, rendered, encoded, and truncated as ``params`` specify."""
-        chats, kept = self.conversations, self._kept(params)
-        _, ids = self.written(messages, kept=kept, **options)
-        ends = chats.ends_with(options.get("chat_template"))
+        chats, keep_last = self.conversations, self._kept(params)
+        _, ids = self.written(messages, kept=keep_last, **options)
+        end_ids = chats.ends_with(options.get("chat_template"))
         shown = shows_special(chats.style, self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
-        return EncodedInput(self.ids("the conversation", ids, kept), ends, shown)
+        return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown)
 
     def _kept(self, params: SamplingParams) -> int | None:
         """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
-        kept = params.truncate_prompt_tokens
-        if kept is not None and kept > self._max_seq_len:
+        keep_last = params.truncate_prompt_tokens
+        if keep_last is not None and keep_last > self._max_seq_len:
             raise UsageError(
-                f"truncate_prompt_tokens is {kept}, which exceeds the context length of {self._max_seq_len} tokens",
+                f"truncate_prompt_tokens is {keep_last}, which exceeds the context length of {self._max_seq_len} "
+                "tokens",
                 fix="lower the value, or set it to -1, which keeps as many tokens as fit",
             )
-        most = self._max_seq_len - 1  # beside one token
-        return most if kept == -1 else kept and min(kept, most)
+        max_tokens = self._max_seq_len - 1  # beside one token
+        return max_tokens if keep_last == -1 else keep_last and min(keep_last, max_tokens)
 
     def prompt(
         self, prompt: Prompt | EncodedInput, params: SamplingParams | None, **drafts: Unpack[DraftOptions]
@@ -185,16 +186,16 @@ class RequestFactory:
         return self._grammars.is_usable
 
     def calls(
-        self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
+        self, tools: Objects, max_calls: int | None, *, disable_additional_properties: bool = True
     ) -> StructuredOutputsParams:
-        """Return the form of an answer that only calls tools, at most ``most`` times. Raises ``UsageError``."""
+        """Return the form of an answer that only calls tools, at most ``max_calls`` times. Raises ``UsageError``."""
         style = self.conversations.style or DEFAULT_STYLE
-        return call_form(tools, style, most=most, disable_additional_properties=disable_additional_properties)
+        return call_form(tools, style, max_calls=max_calls, disable_additional_properties=disable_additional_properties)
 
     def optional_calls(
-        self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
+        self, tools: Objects, max_calls: int | None, *, disable_additional_properties: bool = True
     ) -> StructuredOutputsParams | None:
-        """Return the form of an answer that may call tools in the default form, at most ``most`` times.
+        """Return the form of an answer that may call tools in the default form, at most ``max_calls`` times.
 
         If their schemas cannot be enforced, arguments may be any object. None if the template has its own format, or if
         nothing can be enforced.
@@ -206,7 +207,7 @@ class RequestFactory:
                 form = call_form(
                     each,
                     DEFAULT_STYLE,
-                    most=most,
+                    max_calls=max_calls,
                     must_call=False,
                     disable_additional_properties=disable_additional_properties,
                 )
@@ -225,18 +226,18 @@ class RequestFactory:
         manifest, tokenizer, ids = self._manifest, self._tokenizer, prompt.ids
         room = min(params.max_tokens, self._max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
-        ends, stops = prompt.ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
-        grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
+        end_ids, stops = prompt.end_ids | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
+        grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else end_ids)
         choice = choice_of(
             params,
             ids,
-            ends | stops,
+            end_ids | stops,
             tokenizer.words(params.bad_words),
             manifest.shapes.vocab_size,
             grammar=grammar,
         )
-        ends = stops if params.ignore_eos else ends | stops
-        transcript = Transcript(params, tokenizer, room, ends, shows_special=prompt.shows_special)
+        end_ids = stops if params.ignore_eos else end_ids | stops
+        transcript = Transcript(params, tokenizer, room, end_ids, shows_special=prompt.shows_special)
         scored = params.prompt_logprobs
         return Request(
             ids,

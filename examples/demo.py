@@ -64,7 +64,7 @@ def rows(name: str, runs: dict[str, Run]) -> list[str]:
     plain, lines = runs["plain"], [name]
     for way, run in runs.items():
         low, middle, high = statistics.quantiles(run.speeds, n=4)
-        ratio = statistics.median(mine / base for mine, base in zip(run.speeds, plain.speeds, strict=True))
+        ratio = statistics.median(speed / base for speed, base in zip(run.speeds, plain.speeds, strict=True))
         same = "yes" if run.tokens == plain.tokens else "NO"
         spread = f"{middle:.0f} ({low:.0f} to {high:.0f})"
         lines.append(f"  {way:12}{spread:>20}{ratio:>10.2f}{run.acceptance.tokens_per_round:>14.2f}{same:>12}")
@@ -78,12 +78,12 @@ def main() -> None:
     parser.add_argument("--questions", type=int, help="questions of each kind. (default: all)")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine, prefix_cache_bytes=0)
-    asked = questions()
-    for question in asked:
+    chosen = questions()
+    for question in chosen:
         if question.id in SHOWN:
             answer(engine, question, 2 * arguments.max_tokens)
     prompts = {
-        kind: [question_ids(engine, each) for each in asked if each.kind == kind][: arguments.questions]
+        kind: [question_ids(engine, each) for each in chosen if each.kind == kind][: arguments.questions]
         for kind in KINDS
     }
     compare(engine, prompts[KINDS[0]][:1], 0.0, 8)  # warm-up: first calls allocate

@@ -78,25 +78,25 @@ def engine_application(fleet: Fleet) -> Any:
     return deployment.bind(fleet)
 
 
-def serve_engine(asked: argparse.Namespace) -> None:
+def serve_engine(options: argparse.Namespace) -> None:
     """Run on this machine, or on the cluster in RAY_ADDRESS, until Ctrl-C."""
-    most = asked.max_replicas or asked.min_replicas
-    if most < asked.min_replicas:
+    most = options.max_replicas or options.min_replicas
+    if most < options.min_replicas:
         raise UsageError(
-            f"--max-replicas {most} is below --min-replicas {asked.min_replicas}", fix="raise --max-replicas"
+            f"--max-replicas {most} is below --min-replicas {options.min_replicas}", fix="raise --max-replicas"
         )
     scaling = Scaling(
-        asked.min_replicas, most, asked.max_batch_size, asked.tokens_per_second, asked.upscale_delay,
-        asked.downscale_delay,
+        options.min_replicas, most, options.max_batch_size, options.tokens_per_second, options.upscale_delay,
+        options.downscale_delay,
     )  # fmt: skip
     wanted = Fleet(
-        str(Path(asked.engine).resolve()), asked.max_batch_size, asked.threads, asked.prefix_cache_bytes, scaling,
-        asked.max_surge_percent,
+        str(Path(options.engine).resolve()), options.max_batch_size, options.threads, options.prefix_cache_bytes,
+        scaling, options.max_surge_percent,
     )  # fmt: skip
     Manifest.read(Path(wanted.engine))
     if "RAY_ADDRESS" not in os.environ:
         ray.init(include_dashboard=False)
-    serve.start(http_options={"host": asked.host, "port": asked.port})
+    serve.start(http_options={"host": options.host, "port": options.port})
     holder = ray.remote(Holder).options(
         name=Holder.NAME,
         namespace=Holder.NAMESPACE,
@@ -115,10 +115,10 @@ def serve_engine(asked: argparse.Namespace) -> None:
         ray.kill(actor)
 
 
-def replace_engine(asked: argparse.Namespace) -> None:
+def replace_engine(options: argparse.Namespace) -> None:
     """Replace the engine, replica by replica; return when it is done. If it cannot be loaded, the old one stays."""
     holder, old = _current()
-    new = replace(old, engine=str(Path(asked.engine).resolve()))
+    new = replace(old, engine=str(Path(options.engine).resolve()))
     _require(new.engine, new.drafters.usual, new.drafters.candidate)
     ray.get(holder.set.remote(new))
     try:
@@ -142,24 +142,24 @@ def _reason(message: str) -> str:
     return " ".join(line.strip() for line in lines[begins:])
 
 
-def start_canary(asked: argparse.Namespace) -> None:
+def start_canary(options: argparse.Namespace) -> None:
     """Let a share of the replicas use another drafter of the engine folder."""
-    if not 0 < asked.share < 1:
-        raise UsageError(f"--share is {asked.share}", fix="set a number between 0 and 1, such as 0.25")
+    if not 0 < options.share < 1:
+        raise UsageError(f"--share is {options.share}", fix="set a number between 0 and 1, such as 0.25")
     holder, now = _current()
-    _require(now.engine, asked.drafter)
-    _set_drafters(holder, now, replace(now.drafters, candidate=asked.drafter, share=asked.share))
+    _require(now.engine, options.drafter)
+    _set_drafters(holder, now, replace(now.drafters, candidate=options.drafter, share=options.share))
 
 
-def promote(asked: argparse.Namespace) -> None:
+def promote(options: argparse.Namespace) -> None:
     """Let all replicas use the drafter of the canary."""
-    del asked
+    del options
     _end_canary(Drafters.promoted)
 
 
-def roll_back(asked: argparse.Namespace) -> None:
+def roll_back(options: argparse.Namespace) -> None:
     """End the canary: all replicas use the drafter from before."""
-    del asked
+    del options
     _end_canary(Drafters.rolled_back)
 
 
@@ -234,9 +234,9 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Run a command; an invalid one is explained."""
     cloudpickle.register_pickle_by_value(fleet)  # other machines need no copy of these files
-    asked = _arguments()
+    options = _arguments()
     try:
-        asked.run(asked)
+        options.run(options)
     except PeagleError as error:
         sys.exit(f"error: {error}")
 

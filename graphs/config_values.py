@@ -48,17 +48,17 @@ def experts_per_token(config: Config) -> Any:
     return next((config[name] for name in _EXPERTS_PER_TOKEN if config.get(name) is not None), None)
 
 
-def positive(config: Config, name: str, problems: Problems, place: str = "") -> int | None:
-    """Return a size from the config, None if absent; ``place`` is the prefix of its name in the file."""
+def positive(config: Config, name: str, problems: Problems, prefix: str = "") -> int | None:
+    """Return a size from the config, None if absent; ``prefix`` is the prefix of its name in the file."""
     value = config.get(name)
     if value is None:
         return None
     if type(value) is not int or value <= 0:
-        problems.add(f"config entry {place}{name} must be a positive integer, not {shown(repr(value))}")
+        problems.add(f"config entry {prefix}{name} must be a positive integer, not {shown(repr(value))}")
         return None
-    most = _LARGEST.get(name, _LARGEST_INT)
-    if value > most:
-        problems.add(f"config entry {place}{name} is {shown(repr(value))}; the limit is {most}")
+    maximum = _LARGEST.get(name, _LARGEST_INT)
+    if value > maximum:
+        problems.add(f"config entry {prefix}{name} is {shown(repr(value))}; the limit is {maximum}")
         return None
     return value
 
@@ -72,13 +72,13 @@ def flag(config: Config, name: str, problems: Problems) -> bool | None:
     return None
 
 
-def number(config: Config, name: str, problems: Problems, *, least: float, below: float = math.inf) -> float | None:
-    """Return a finite number from the config, at least ``least`` and less than ``below``; None if absent."""
+def number(config: Config, name: str, problems: Problems, *, minimum: float, below: float = math.inf) -> float | None:
+    """Return a finite number from the config, at least ``minimum`` and less than ``below``; None if absent."""
     value = config.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < min(below, 1e300):
-        span = f" of {least:g} or more" if below == math.inf else f" from {least:g} to {below:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value < min(below, 1e300):
+        span = f" of {minimum:g} or more" if below == math.inf else f" from {minimum:g} to {below:g}"
         problems.add(f"config entry {name} must be a number{span}, not {shown(repr(value))}")
         return None
     return float(value)
@@ -106,9 +106,9 @@ def is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
 
 
-def rope_numbers(stated: Config, kind: str, needs: Sequence[str], problems: Problems) -> None:
+def rope_numbers(rope: Config, kind: str, needs: Sequence[str], problems: Problems) -> None:
     """Check the required and optional numbers of a RoPE type."""
-    for name in (*needs, *sorted(_ROPE_NUMBERS.intersection(stated).difference(needs))):
-        value = stated.get(name)
+    for name in (*needs, *sorted(_ROPE_NUMBERS.intersection(rope).difference(needs))):
+        value = rope.get(name)
         if not is_positive(value) and (name in needs or value is not None):
             problems.add(f"RoPE type {kind!r} needs a positive {name}, not {shown(repr(value))}")

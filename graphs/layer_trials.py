@@ -84,7 +84,9 @@ class Trials:
 
     def table_bytes(self, lowering: Lowering) -> int:
         """Return the bytes of the rotary tables of the lowered graph per position."""
-        tables = {f"{path}.{half}" for path in loads(self.base.model.metadata_props[ROPE_METADATA]) for half in _HALVES}
+        tables = {
+            f"{path}.{suffix}" for path in loads(self.base.model.metadata_props[ROPE_METADATA]) for suffix in _HALVES
+        }
         values = self.base.lowered(lowering).graph.initializers.items()
         return sum(int(value.const_value.nbytes) for name, value in values if name in tables) // _CACHE
 
@@ -110,9 +112,9 @@ def run_trials(
 
     def trial(layers: Sequence[int]) -> LayerTrial:
         part = family.keeping(config, layers) | {"architectures": config["architectures"]}
-        few = replace(family.describe(part), taps=tuple(range(taps)))
+        shortened = replace(family.describe(part), taps=tuple(range(taps)))
         with step(f"trace {len(layers)} of {len(kinds)} layers"):
-            model = trace_target(Skeleton(part), few, dtype)
+            model = trace_target(Skeleton(part), shortened, dtype)
         return LayerTrial(count_kinds([kinds[i] for i in layers]), model)
 
     base_ids = base_layers(kinds, taps)

@@ -10,7 +10,7 @@ from ..plugins.problems import shown
 
 
 @contextmanager
-def modelling(file: str, what: str = "cannot be turned into a model") -> Iterator[None]:
+def modelling(file: str, problem: str = "cannot be turned into a model") -> Iterator[None]:
     """Context for running the modeling code of ``transformers`` on the configuration in ``file``.
 
     Its exceptions, and torch's, can be of any class, because unchecked values fail wherever they are first used. A
@@ -23,7 +23,7 @@ def modelling(file: str, what: str = "cannot be turned into a model") -> Iterato
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise BuildError(
-            f"{file} {what}",
+            f"{file} {problem}",
             why=shown(f"transformers raised {type(error).__name__}: {' '.join(lines[:3])}"),
             fix="use the config.json that belongs to the weights; docs/evidence.md lists the tested models",
         ) from error

@@ -114,7 +114,7 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
 def _standard_translations() -> dict[Any, Callable[..., Any]]:
     import onnxscript
 
-    op, ours, aten = onnxscript.values.Opset("", OPSET), torch.ops.peagle, torch.ops.aten
+    op, peagle_ops, aten = onnxscript.values.Opset("", OPSET), torch.ops.peagle, torch.ops.aten
 
     def rms_norm(x, weight, eps: float):  # type: ignore[no-untyped-def]
         return op.RMSNormalization(x, weight, axis=-1, epsilon=eps)
@@ -132,8 +132,8 @@ def _standard_translations() -> dict[Any, Callable[..., Any]]:
         return product if bias is None else op.Add(product, bias)
 
     return {
-        ours.rms_norm.default: rms_norm,
-        ours.rope.default: rope,
+        peagle_ops.rms_norm.default: rms_norm,
+        peagle_ops.rope.default: rope,
         aten.softmax.int: softmax,
         aten.linear.default: linear,
     }
@@ -166,9 +166,9 @@ def translations() -> dict[Any, Callable[..., Any]]:
     """Return the ``custom_translation_table`` for ``torch.onnx.export``."""
     register()
     register_schemas()
-    ours = torch.ops.peagle
+    peagle_ops = torch.ops.peagle
     table: dict[Any, Callable[..., Any]] = {
-        getattr(ours, torch_name(s.name)).default: _translation(s) for s in OPS.values()
+        getattr(peagle_ops, torch_name(s.name)).default: _translation(s) for s in OPS.values()
     }
     return table | _standard_translations()
 

@@ -42,14 +42,14 @@ def repeat_layers(model: ir.Model, traced: Sequence[int], kinds: Sequence[Hashab
     for previous, following in pairwise(traced):
         stream = streams[following]
         uses = list(stream.uses())
-        place = segments[previous][-1]
+        last_node = segments[previous][-1]
         for layer in range(previous + 1, following):
             pattern = patterns[layer]
             entering[layer] = stream
             copies = _Copies(graph, pattern, layer, {entering[pattern]: stream})
             nodes = [copies.node(node) for node in segments[pattern]]
-            graph.insert_after(place, nodes)
-            place, stream = nodes[-1], copies.value(after[pattern])
+            graph.insert_after(last_node, nodes)
+            last_node, stream = nodes[-1], copies.value(after[pattern])
         entering[following] = stream
         for node, index in uses:
             node.replace_input_with(index, stream)
@@ -87,8 +87,8 @@ def _segments(graph: ir.Graph, streams: Mapping[int, ir.Value]) -> dict[int, lis
     """Return the nodes of each layer but the last. Nodes are in the order of the trace, so they follow each other."""
     nodes = list(graph)
     position = {node: i for i, node in enumerate(nodes)}
-    ends = [position[_producer(value)] + 1 for value in streams.values()]
-    return {layer: nodes[a:b] for layer, a, b in zip(streams, ends, ends[1:], strict=False)}
+    end_positions = [position[_producer(value)] + 1 for value in streams.values()]
+    return {layer: nodes[a:b] for layer, a, b in zip(streams, end_positions, end_positions[1:], strict=False)}
 
 
 def _pattern(layer: int, traced: Sequence[int], kinds: Sequence[Hashable]) -> int:
@@ -142,11 +142,11 @@ class _Copies:
 
 def _tap(graph: ir.Graph, features: ir.Value, streams: Sequence[ir.Value]) -> None:
     """Let the output ``features`` consist of these streams: of one, as it is; without any, there is no output."""
-    place, joined = list(graph.outputs).index(features), _producer(features)
+    output_index, joined = list(graph.outputs).index(features), _producer(features)
     if not streams:
-        del graph.outputs[place]
+        del graph.outputs[output_index]
     elif len(streams) == 1:
-        graph.outputs[place] = streams[0]
+        graph.outputs[output_index] = streams[0]
         streams[0].name = features.name
     else:
         dims = list(streams[0].shape or ())
@@ -154,7 +154,7 @@ def _tap(graph: ir.Graph, features: ir.Value, streams: Sequence[ir.Value]) -> No
         new = ir.Value(name=features.name, shape=shape, type=features.type)
         node = ir.Node("", "Concat", streams, joined.attributes.values(), outputs=[new], name=joined.name)
         graph.insert_after(joined, node)
-        graph.outputs[place] = new
+        graph.outputs[output_index] = new
     graph.remove(joined)
 
 
@@ -174,8 +174,8 @@ def _order(graph: ir.Graph, layers: int, initializers: Sequence[str]) -> None:
     """Sort inputs, outputs and initializers as a full trace does."""
     caches = cache_names(layers)
     for values, last in ((graph.inputs, caches), (graph.outputs, [written(name) for name in caches])):
-        place = {name: i for i, name in enumerate(last)}
-        ordered = sorted(values, key=lambda value: place.get(str(value.name), -1))
+        rank = {name: i for i, name in enumerate(last)}
+        ordered = sorted(values, key=lambda value: rank.get(str(value.name), -1))
         values.clear()
         values.extend(ordered)
     by_name = dict(graph.initializers)

@@ -68,8 +68,8 @@ def _of_codes(node: ir.Node | None) -> StoredEmbedding | None:
     kind = BY_ONNX[int(codes.dtype)].numpy
     if kind not in MIDDLE or scales.shape is None:
         return None
-    form = QuantizedWeight(kind, tuple(int(dim) for dim in scales.shape), block, gathered=True)
-    return StoredEmbedding(_run(codes), _run(scales), form)
+    quantized = QuantizedWeight(kind, tuple(int(dim) for dim in scales.shape), block, gathered=True)
+    return StoredEmbedding(_run(codes), _run(scales), quantized)
 
 
 def _of_packed(node: ir.Node) -> StoredEmbedding:
@@ -77,8 +77,8 @@ def _of_packed(node: ir.Node) -> StoredEmbedding:
     _, codes, scales = node.inputs
     if codes is None or scales is None:
         raise ValueError("the lookup node has no matrix")
-    form = QuantizedWeight("uint8", gathered=True, packed=node.attributes["format"].as_string())
-    return StoredEmbedding(_run(codes), _run(scales), form)
+    quantized = QuantizedWeight("uint8", gathered=True, packed=node.attributes["format"].as_string())
+    return StoredEmbedding(_run(codes), _run(scales), quantized)
 
 
 def _run(value: ir.Value) -> Run:

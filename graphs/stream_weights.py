@@ -39,7 +39,9 @@ class Run:
 
 def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight that a semantic graph needs from a checkpoint."""
-    tables = {f"{prefix}.{half}" for prefix in json.loads(semantic.metadata_props[ROPE_METADATA]) for half in _HALVES}
+    tables = {
+        f"{prefix}.{suffix}" for prefix in json.loads(semantic.metadata_props[ROPE_METADATA]) for suffix in _HALVES
+    }
     return {
         str(name): tuple(int(d) for d in value.const_value.shape)
         for name, value in semantic.graph.initializers.items()
@@ -106,12 +108,12 @@ def attach(
         file.truncate(size)
         for name in names:
             on_end(min(offsets[weight.parts] for weight in reads[name]))
-            places = {weight: offsets[weight.parts] for weight in reads[name]}
-            cut = {weight: offset for weight, offset in places.items() if weight.parts[0] in cuts}
+            offsets_of_cuts = {weight: offsets[weight.parts] for weight in reads[name]}
+            cut = {weight: offset for weight, offset in offsets_of_cuts.items() if weight.parts[0] in cuts}
             written = _write_cuts(file.fileno(), name, cut, cuts, read, on_bytes)
-            for weight, offset in places.items() - cut.items():
+            for weight, offset in offsets_of_cuts.items() - cut.items():
                 written |= _write(file.fileno(), weight, offset, read, on_bytes)
-            runs |= {part: Run(data.name, *place) for part, place in written.items()}
+            runs |= {part: Run(data.name, *location) for part, location in written.items()}
         on_end(size)
         os.fsync(file.fileno())
     for weight in lowered.weights:
@@ -167,24 +169,24 @@ def _write(
 def _write_cuts(
     descriptor: int,
     source: str,
-    places: Mapping[GraphWeight, int],
+    offsets_of_cuts: Mapping[GraphWeight, int],
     cuts: Mapping[str, Cut],
     read: Read,
     on_bytes: Callable[[int], None],
 ) -> dict[str, tuple[int, int]]:
     """Write all weights cut from ``source``, each from its offset on, reading the source once."""
-    at = dict(places)
+    at = dict(offsets_of_cuts)
     if at:
         like = cuts[next(iter(at)).parts[0]]
         for stack in whole_matrices(read(source), like.rows, like.columns):
             for weight, offset in at.items():
                 content = _bytes(cuts[weight.parts[0]].of(stack), weight, source)
-                end = places[weight] + weight.bytes
+                end = offsets_of_cuts[weight] + weight.bytes
                 at[weight] = _put(descriptor, content, offset, end, weight, on_bytes)
     for weight, offset in at.items():
-        if offset != places[weight] + weight.bytes:
+        if offset != offsets_of_cuts[weight] + weight.bytes:
             raise _misfit(weight, "few")
-    return {weight.parts[0]: (begin, weight.bytes) for weight, begin in places.items()}
+    return {weight.parts[0]: (begin, weight.bytes) for weight, begin in offsets_of_cuts.items()}
 
 
 def _put(
@@ -213,9 +215,9 @@ def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtyp
     if kind.is_code and rows.dtype != dtype and not (packed and kind is UINT8):
         raise BuildError(f"{part} should be stored as {weight.dtype}, but was read as {rows.dtype}", fix=REPORT)
     if packed:
-        halves = np.ascontiguousarray(rows).reshape(-1).view(np.uint8) & np.uint8(15)
-        low: np.ndarray[Any, np.dtype[np.uint8]] = halves[0::2].copy()
-        low[: halves.size // 2] |= halves[1::2] << np.uint8(4)
+        nibbles = np.ascontiguousarray(rows).reshape(-1).view(np.uint8) & np.uint8(15)
+        low: np.ndarray[Any, np.dtype[np.uint8]] = nibbles[0::2].copy()
+        low[: nibbles.size // 2] |= nibbles[1::2] << np.uint8(4)
         return low
     with np.errstate(over="ignore"):
         converted = np.ascontiguousarray(rows, dtype=dtype)
@@ -228,9 +230,9 @@ def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtyp
     return converted.reshape(-1).view(np.uint8)
 
 
-def _misfit(weight: GraphWeight, what: str) -> BuildError:
+def _misfit(weight: GraphWeight, problem: str) -> BuildError:
     return BuildError(
-        f"{', '.join(weight.parts)}: too {what} values for {weight.name} {list(weight.shape)}",
+        f"{', '.join(weight.parts)}: too {problem} values for {weight.name} {list(weight.shape)}",
         why="config.json and the weights do not match",
         fix="use the config.json that belongs to these weights",
     )

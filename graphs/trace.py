@@ -66,17 +66,17 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
     kinds = list(zip(family.layer_kinds(family.text(config)), target.caches, target.windows, strict=True))
     layers = layers_to_trace(kinds)
     part = family.keeping(config, layers) | {"architectures": config["architectures"]}
-    kept = [kinds[i][0] for i in layers]
-    if len(layers) == len(kinds) or list(family.layer_kinds(family.text(part))) != kept:
+    kinds_kept = [kinds[i][0] for i in layers]
+    if len(layers) == len(kinds) or list(family.layer_kinds(family.text(part))) != kinds_kept:
         return trace_all_layers(skeleton, target, dtype)
-    few = replace(
+    shortened = replace(
         target,
         num_layers=len(layers),
         caches=tuple(target.caches[i] for i in layers),
         windows=tuple(target.windows[i] for i in layers),
         taps=tuple(range(len(layers))),
     )
-    model = trace_all_layers(Skeleton(part, skeleton.file), few, dtype)
+    model = trace_all_layers(Skeleton(part, skeleton.file), shortened, dtype)
     repeat_layers(model, layers, kinds, target.taps)
     return model
 
@@ -148,10 +148,12 @@ def _refuse_lost_buffers(model: nn.Module) -> None:
     """Reject buffers that neither the checkpoint nor the family provides: they would be garbage in the engine."""
     state = set(model.state_dict())
     tables = {id(b) for m in model.modules() if isinstance(m, RotaryTable) for b in m.buffers()}
-    lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in state and id(b) not in tables]
-    if lost:
+    untracked = [
+        n for n, b in model.named_buffers() if b.device.type == "meta" and n not in state and id(b) not in tables
+    ]
+    if untracked:
         raise BuildError(
-            f"the model has buffers without a value: {', '.join(lost)}",
+            f"the model has buffers without a value: {', '.join(untracked)}",
             why="the modeling code computes these buffers, but tracing runs without values",
             fix="let the family's `prepare` compute them (docs/add-a-model.md)",
         )

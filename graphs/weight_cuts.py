@@ -30,21 +30,21 @@ class Cut:
 
     def of(self, stack: Array) -> Array:
         """Cut ``[n, rows, columns]`` to ``[n, columns, rows / step]``. ``BuildError`` if ``one`` does not hold."""
-        kept = stack[:, self.first :: self.step]
+        cut = stack[:, self.first :: self.step]
         if self.one:
-            if not np.array_equal(kept, np.broadcast_to(kept[:, :1], kept.shape)):
+            if not np.array_equal(cut, np.broadcast_to(cut[:, :1], cut.shape)):
                 raise BuildError(
                     f"the rows of {self.source} differ",
                     why="all rows of a matrix must have the same scale",
                     fix="use a checkpoint with one scale per matrix",
                 )
-            kept = kept[:, :1]
-        raw = kept.view(np.dtype(f"u{kept.dtype.itemsize}"))  # ml_dtypes types are copied element by element
+            cut = cut[:, :1]
+        raw = cut.view(np.dtype(f"u{cut.dtype.itemsize}"))  # ml_dtypes types are copied element by element
         count, rows, columns = raw.shape
-        turned = np.empty((count, columns, rows), raw.dtype)
+        transposed = np.empty((count, columns, rows), raw.dtype)
         for at in range(0, rows, _TILE):
-            turned[:, :, at : at + _TILE] = raw[:, at : at + _TILE].swapaxes(1, 2)
-        return turned.view(stack.dtype)
+            transposed[:, :, at : at + _TILE] = raw[:, at : at + _TILE].swapaxes(1, 2)
+        return transposed.view(stack.dtype)
 
 
 def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[Array]:
@@ -53,11 +53,11 @@ def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[A
     for run in runs:
         rest.append(run.reshape(-1))
         count += run.size
-        whole = count // size * size
-        if whole:
+        num_whole = count // size * size
+        if num_whole:
             values = rest[0] if len(rest) == 1 else np.concatenate(rest)
-            yield values[:whole].reshape(-1, rows, columns)
-            rest, count = [values[whole:]] if whole < count else [], count - whole
+            yield values[:num_whole].reshape(-1, rows, columns)
+            rest, count = [values[num_whole:]] if num_whole < count else [], count - num_whole
     if rest:
         raise BuildError(
             "a stack of matrices is truncated",

@@ -59,8 +59,8 @@ class BuildError(PeagleError):
     exit_code = 5
 
 
-def nearest(name: str, names: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
+def nearest(name: str, names: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the closest ``names``, best first; ``cutoff`` ranges from 0 (anything) to 1 (identical)."""
     import difflib  # imported here because only error paths need it
 
-    return difflib.get_close_matches(name, list(names), most, cutoff=cutoff)
+    return difflib.get_close_matches(name, list(names), limit, cutoff=cutoff)

@@ -34,24 +34,24 @@ def at_least_one(value: float) -> str | None:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on a call's sizes, once all are known: ``least`` <= ``times`` the product of ``dims`` <= ``most``.
+    """A bound on a call's sizes, once all are known: ``minimum`` <= ``times`` the product of ``dims`` <= ``maximum``.
 
-    ``least`` and ``most`` are numbers or other dimensions. ``complaint`` is the message; names of dimensions and
+    ``minimum`` and ``maximum`` are numbers or other dimensions. ``message`` says what is wrong; names of dimensions and
     ``product`` in braces are filled in.
     """
 
     dims: tuple[str, ...]
-    complaint: str
-    least: int | str = 0
-    most: int | str | None = None
+    message: str
+    minimum: int | str = 0
+    maximum: int | str | None = None
     times: int = 1
 
     def check(self, sizes: Mapping[str, int]) -> str | None:
         """Return a complaint if the sizes are out of bounds and all of them, the bounds included, are known."""
-        least, most = (sizes.get(end) if isinstance(end, str) else end for end in (self.least, self.most))
+        minimum, maximum = (sizes.get(end) if isinstance(end, str) else end for end in (self.minimum, self.maximum))
         if not sizes.keys() >= {*self.dims}:
             return None
         product = self.times * math.prod(sizes[name] for name in self.dims)
-        if (least is None or least <= product) and (most is None or product <= most):
+        if (minimum is None or minimum <= product) and (maximum is None or product <= maximum):
             return None
-        return self.complaint.format(product=product, **sizes)
+        return self.message.format(product=product, **sizes)

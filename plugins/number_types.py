@@ -111,9 +111,9 @@ def to_e4m3(values: Array) -> Array:
     for at in range(0, bits.size, _AT_ONCE):
         piece = bits[at : at + _AT_ONCE]
         # The upper half, made odd if the lower half is not zero: it rounds like the whole number.
-        halves = (piece >> np.uint32(16)).astype(np.uint16)
-        halves |= (piece & np.uint32(0xFFFF)) != 0
-        table.take(halves, out=codes[at : at + _AT_ONCE], mode="wrap")
+        upper_halves = (piece >> np.uint32(16)).astype(np.uint16)
+        upper_halves |= (piece & np.uint32(0xFFFF)) != 0
+        table.take(upper_halves, out=codes[at : at + _AT_ONCE], mode="wrap")
     return codes.reshape(np.shape(values))
 
 

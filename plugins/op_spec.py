@@ -178,8 +178,8 @@ class OpSpec:
                 value = float(value)
             if type(value) is not attribute.kind:
                 problems.append(f"{attribute.name} must be {attribute.kind.__name__}, not {type(value).__name__}")
-            elif attribute.check and (complaint := attribute.check(value)):
-                problems.append(f"{attribute.name} {complaint}")
+            elif attribute.check and (problem := attribute.check(value)):
+                problems.append(f"{attribute.name} {problem}")
             values[attribute.name] = value
         self._refuse(problems)
         return values
@@ -228,7 +228,7 @@ class OpSpec:
                     problems.append(f"{operand.name}: dimension {name} is {size}, but {before} in another tensor")
         known = {name: size for name, size in symbols.items() if isinstance(size, int)}
         for check in (*(bound.check for bound in self.bounds), *([self.check_dims] if self.check_dims else [])):
-            problems += [complaint] if not problems and (complaint := check(known)) else []
+            problems += [problem] if not problems and (problem := check(known)) else []
         self._refuse(problems)
         symbols |= {a.name: attributes[a.name] for a in self.attributes if attributes and a.kind is int}
         return [tuple(evaluate_dim(d, symbols) for d in _spelled(output.dims, leading)) for output in self.outputs]

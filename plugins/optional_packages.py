@@ -44,14 +44,14 @@ def is_installed(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def require(extra: str, what: str, *modules: str) -> None:
-    """Raise ``EnvironmentProblem`` with the install command of ``extra`` if ``what`` lacks packages of it.
+def require(extra: str, feature: str, *modules: str) -> None:
+    """Raise ``EnvironmentProblem`` with the install command of ``extra`` if ``feature`` lacks packages of it.
 
     ``modules`` limits the check to those modules.
     """
     needed = EXTRAS[extra] if not modules else {module: EXTRAS[extra][module] for module in modules}
     if absent := [name for module, name in needed.items() if not is_installed(module)]:
-        raise _not_installed(extra, absent, what)
+        raise _not_installed(extra, absent, feature)
 
 
 def typed(error: ImportError) -> EnvironmentProblem | None:
@@ -72,9 +72,9 @@ def typed(error: ImportError) -> EnvironmentProblem | None:
     return None
 
 
-def _not_installed(extra: str, absent: Sequence[str], what: str) -> EnvironmentProblem:
+def _not_installed(extra: str, absent: Sequence[str], feature: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{what} needs packages that are not installed: {', '.join(absent)}",
+        f"{feature} needs packages that are not installed: {', '.join(absent)}",
         why=f"these packages belong to the extra [{extra}]; the base installation only runs engines on a CPU",
         fix=f"run `{install(extra)}`",
     )
@@ -102,8 +102,8 @@ def upgrade() -> str:
 def _pip() -> str:
     """Return the pip command that changes this installation."""
     found = shutil.which("pip")
-    beside = Path(sys.executable).parent
-    return "pip" if found and Path(found).parent == beside else f"{shlex.quote(sys.executable)} -m pip"
+    bin_folder = Path(sys.executable).parent
+    return "pip" if found and Path(found).parent == bin_folder else f"{shlex.quote(sys.executable)} -m pip"
 
 
 def _requirement(extras: Sequence[str]) -> str:
@@ -156,9 +156,9 @@ def _is_installed() -> bool:
 
 def _packages(extras: Sequence[str]) -> list[str]:
     """Return the requirements of extras from this installation's metadata."""
-    asked = re.compile(rf"extra\s*==\s*['\"]({'|'.join(extras)})['\"]")
+    extra_marker = re.compile(rf"extra\s*==\s*['\"]({'|'.join(extras)})['\"]")
     lines = (line.partition(";") for line in metadata.requires(PRODUCT) or [])
-    return list(dict.fromkeys(name.strip() for name, _, marker in lines if asked.search(marker)))
+    return list(dict.fromkeys(name.strip() for name, _, marker in lines if extra_marker.search(marker)))
 
 
 def _path(url: str) -> Path:

@@ -17,11 +17,11 @@ def shown(name: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def listed(items: Iterable[str], most: int = MOST, separator: str = ", ") -> str:
+def listed(items: Iterable[str], limit: int = MOST, separator: str = ", ") -> str:
     """Join the first items, and add the number of omitted ones."""
     every = list(items)
-    more = f"{separator.rstrip(', ')} and {len(every) - most} more" if len(every) > most else ""
-    return separator.join(map(shown, every[:most])) + more
+    more = f"{separator.rstrip(', ')} and {len(every) - limit} more" if len(every) > limit else ""
+    return separator.join(map(shown, every[:limit])) + more
 
 
 def counted(items: Sized | int, singular: str = "tensor") -> str:
@@ -37,8 +37,8 @@ class Problems:
     Both can be refined when more is known.
     """
 
-    def __init__(self, subject: object, complaint: str, *, why: str = "", fix: str = "") -> None:
-        self.subject, self._complaint, self._why, self.fix = subject, complaint, why, fix
+    def __init__(self, subject: object, message: str, *, why: str = "", fix: str = "") -> None:
+        self.subject, self._complaint, self._why, self.fix = subject, message, why, fix
         self._errors: list[BuildError] = []
 
     def __bool__(self) -> bool:
@@ -65,15 +65,15 @@ class Problems:
             cures: dict[str, list[BuildError]] = {}
             for error in self._errors:
                 cures.setdefault(error.fix, []).append(error)
-            most = len(self._errors) if self.fix else MOST
+            limit = len(self._errors) if self.fix else MOST
             raise BuildError(
                 f"{self.subject} {self._complaint} ({counted(self._errors, 'problem')}):\n"
-                + "\n".join(line for errors in cures.values() for line in _lines(errors, most)),
+                + "\n".join(line for errors in cures.values() for line in _lines(errors, limit)),
                 why=self._why,
                 fix=self.fix or "; ".join(filter(None, cures)),
             )
 
 
-def _lines(errors: Sequence[BuildError], most: int) -> list[str]:
-    lines = [f"    - {error.what}" + (f" ({error.why})" if error.why else "") for error in errors[:most]]
-    return lines + ([f"    - and {len(errors) - most} more of this kind"] if len(errors) > most else [])
+def _lines(errors: Sequence[BuildError], limit: int) -> list[str]:
+    lines = [f"    - {error.what}" + (f" ({error.why})" if error.why else "") for error in errors[:limit]]
+    return lines + ([f"    - and {len(errors) - limit} more of this kind"] if len(errors) > limit else [])

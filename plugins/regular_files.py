@@ -8,19 +8,19 @@ import stat
 from pathlib import Path
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """Return the bytes of a regular file. Raises ``OSError`` for anything else, ``ValueError`` above ``most`` bytes."""
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of a regular file. Raises ``OSError`` for anything else, ``ValueError`` above ``max_bytes``."""
     with open(path, "rb", opener=_without_waiting) as file:
         require_regular(file.fileno())
-        content = file.read(most + 1)  # do not rely on the size that the file reports
-    if len(content) > most:
-        raise ValueError(f"the file has more than {most:,} bytes")
+        content = file.read(max_bytes + 1)  # do not rely on the size that the file reports
+    if len(content) > max_bytes:
+        raise ValueError(f"the file has more than {max_bytes:,} bytes")
     return content
 
 
-def read_recorded(path: Path, size: int, sha256: str, most: int) -> bytes:
+def read_recorded(path: Path, size: int, sha256: str, max_bytes: int) -> bytes:
     """Return the bytes of a regular file. Raises ``ValueError`` for another size or hash, and like ``read_regular``."""
-    content = read_regular(path, most)
+    content = read_regular(path, max_bytes)
     if len(content) != size:
         raise ValueError(f"the file has {len(content)} bytes instead of {size}")
     if hashlib.sha256(content).hexdigest() != sha256:

@@ -68,13 +68,15 @@ def exports_of(pairs: Mapping[str, Sequence[str]]) -> list[Export]:
     ]
 
 
-def in_checkout(checkout: Path, code: str, *arguments: str, said: str = "", cache: Path | None = None) -> str:
+def in_checkout(checkout: Path, code: str, *arguments: str, input_text: str = "", cache: Path | None = None) -> str:
     """Run Python ``code`` with the package of ``checkout``; return its standard output."""
     root = checkout.resolve()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / SOURCES), str(root)))}
     environment |= {"PEAGLE_CACHE": str(cache)} if cache else {}
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, cwd=root, env=environment, input=said, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=root, env=environment, input=input_text, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{root} failed:\n{done.stderr[-4000:]}")
     return done.stdout
@@ -105,7 +107,7 @@ def _bare(digests: str) -> str:
 def digests(checkout: Path, exports: Sequence[Export], folder: Path) -> list[dict[str, str]]:
     """Return the digests of each export's files by path, or its exit code under the name ``exit``."""
     commands = [[*each.arguments, "--out", str(folder / str(i))] for i, each in enumerate(exports)]
-    codes = in_checkout(checkout, _EXPORT, said=json.dumps(commands), cache=folder / "cache").split("\n")
+    codes = in_checkout(checkout, _EXPORT, input_text=json.dumps(commands), cache=folder / "cache").split("\n")
     ends = [line for line in codes if line.strip().isdigit()]
     rows = []
     for i, code in enumerate(ends):

@@ -59,12 +59,12 @@ def main() -> None:
     parser.add_argument("--margin", type=float, default=1e-3, help="a smaller logit difference is a tie")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine, prefix_cache_bytes=0)
-    asked = questions(arguments.questions)
+    chosen = questions(arguments.questions)
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Checkpoint.open(Path(engine.manifest.target.origin.source)), Path(folder) / "target")
         model = AutoModelForCausalLM.from_pretrained(Path(folder) / "target", dtype=torch.float32).eval()
     same, worst = 0, 0.0
-    for question in asked:
+    for question in chosen:
         messages = [{"role": "user", "content": question.text}]
         _, prompt = engine.chat_prompt(messages)
         answer = engine.chat(messages, SamplingParams(max_tokens=arguments.tokens)).token_ids
@@ -77,7 +77,7 @@ def main() -> None:
             theirs, ours = (engine.tokenizer.decode([token]) for token in (found.theirs, found.ours))
             print(f"{question.id:20} {len(answer):4} tokens  at {found.place}: theirs {theirs!r}, ours {ours!r}, "
                   f"margin {found.margin:.1e}")  # fmt: skip
-    print(f"\n{same} of {len(asked)} answers are identical; largest margin of the others: {worst:.1e}")
+    print(f"\n{same} of {len(chosen)} answers are identical; largest margin of the others: {worst:.1e}")
     if worst >= arguments.margin:
         sys.exit(1)
 

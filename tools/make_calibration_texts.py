@@ -44,14 +44,14 @@ def main() -> None:
     arguments = parser.parse_args()
     with Engine.load(arguments.engine, max_batch_size=arguments.slots) as engine:
         spoken = write(engine, dialogues(), TOKENS, arguments.seed)
-        told = write(engine, essays(), TOKENS, arguments.seed)
+        written = write(engine, essays(), TOKENS, arguments.seed)
     _said("dialogues", spoken)
-    _said("essays", told)
+    _said("essays", written)
     measured = _measured_on()
     texts = {
         "code": _taken(code_excerpts(ROOT, TOKENS, arguments.seed)),
         "chat": [_line(GENERATED, each.name, messages=each.messages) for each in spoken],
-        "prose": [_line(GENERATED, each.name, text="\n\n".join(each.said)) for each in told],
+        "prose": [_line(GENERATED, each.name, text="\n\n".join(each.answers)) for each in written],
     }
     texts["prose"] += _taken(prose_excerpts(ROOT, TOKENS, arguments.seed))
     arguments.out.mkdir(parents=True, exist_ok=True)

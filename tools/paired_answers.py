@@ -50,9 +50,9 @@ def decode(folder: Path, questions: Sequence[Question], max_tokens: int, k: int 
     """Return the greedy answers without drafts and with, one at a time, through the engine's chat template."""
     params = SamplingParams(max_tokens=max_tokens)
     with Engine.load(folder, prefix_cache_bytes=0) as engine:
-        asked = [{"role": "user", "content": each.text} for each in questions]
+        conversations = [{"role": "user", "content": each.text} for each in questions]
         return [
-            Run(name, [engine.chat([each], params, num_speculative_tokens=count) for each in asked])
+            Run(name, [engine.chat([each], params, num_speculative_tokens=count) for each in conversations])
             for name, count in (("none", 0), (METHODS[engine.manifest.method].title, k))
         ]
 

@@ -61,8 +61,8 @@ def prose(engine: Engine, amount: Amount) -> Passages:
 def chat(engine: Engine, amount: Amount) -> Passages:
     """Return the greedy answers of ``engine`` to the bundled questions; the chat-templated questions are not scored."""
     params = SamplingParams(max_tokens=amount.answer_tokens)
-    asked = ([{"role": "user", "content": question.text}] for question in questions(amount.answers))
-    answers = [engine.chat(messages, params) for messages in asked]
+    conversations = ([{"role": "user", "content": question.text}] for question in questions(amount.answers))
+    answers = [engine.chat(messages, params) for messages in conversations]
     ids = tuple((*answer.prompt_token_ids, *answer.token_ids) for answer in answers)
     return Passages("chat", ids, tuple(len(answer.prompt_token_ids) for answer in answers))
 

@@ -81,13 +81,13 @@ def passes(task: Task, answer: str, before: Sequence[str] = (), seconds: int = S
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         ) as process:  # fmt: skip
             try:
-                said, _ = process.communicate(timeout=PATIENCE * seconds)
+                output, _ = process.communicate(timeout=PATIENCE * seconds)
             except subprocess.TimeoutExpired:
-                said = b""
+                output = b""
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-    return said.rstrip().endswith(word.encode())
+    return output.rstrip().endswith(word.encode())
 
 
 def main() -> None:

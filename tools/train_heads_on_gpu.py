@@ -151,8 +151,8 @@ def train(
         if step % report_every == 0:
             shares = [round(share, 4) for share in agreement.tolist()]
             curve.append(CurvePoint(step, round(spent, 1), round(float(loss), 4), shares))
-            said = " ".join(f"{share:.3f}" for share in shares)
-            print(f"{spent:6.1f} s  step {step}  loss {curve[-1].loss}  agreement {said}", flush=True)
+            shares_text = " ".join(f"{share:.3f}" for share in shares)
+            print(f"{spent:6.1f} s  step {step}  loss {curve[-1].loss}  agreement {shares_text}", flush=True)
             if time.monotonic() - published > PUBLISH_EVERY:
                 published = time.monotonic()
                 publish(out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES)

@@ -53,7 +53,7 @@ def windows(bench: Bench, record: Record) -> None:
     """Passes over 1, 5 and 8 tokens after 155, in milliseconds, beside the speed of memory."""
     if record.done(WINDOWS) == _TURNS:
         return
-    graph, random = Passes(bench.folder("blocks"), threads=bench.asked.threads), np.random.default_rng(1)
+    graph, random = Passes(bench.folder("blocks"), threads=bench.options.threads), np.random.default_rng(1)
     peers = _plain(bench)
     for _ in range(record.done(WINDOWS), _TURNS):
         found = {}
@@ -66,7 +66,7 @@ def windows(bench: Bench, record: Record) -> None:
                 if known:
                     found[_window(name, columns)] = float(np.median(known))
         record.add(WINDOWS, found)
-        record.add(MEMORY, {"GB/s": memory_speed(bench.asked.threads) / 1e9})
+        record.add(MEMORY, {"GB/s": memory_speed(bench.options.threads) / 1e9})
 
 
 def weights(bench: Bench, record: Record) -> None:
@@ -81,7 +81,7 @@ def weights(bench: Bench, record: Record) -> None:
                     "--lowering", "cpu", "--draft", "none", "--backend", "onnxruntime")
         for file in {*files.values()} if file
     }  # fmt: skip
-    by_engine = perplexities([*engines.values()], 2 if bench.asked.quick else 8)
+    by_engine = perplexities([*engines.values()], 2 if bench.options.quick else 8)
     found = {OURS: by_engine[engines[None].name]}
     found |= {name: by_engine[engines[file].name] for name, file in files.items() if file}
     sizes = {OURS: Passes(bench.folder("blocks"), threads=1).bytes_read(0)}
@@ -104,8 +104,8 @@ def perplexities(engines: Sequence[Path], count: int) -> Mapping[str, float]:
 
 def _plain(bench: Bench) -> dict[str, Peer]:
     """Return the peers without drafts: with them, prompts and windows cost the same or cannot be told apart."""
-    names = [name for name in bench.asked.peers if not Name.parse(name).method]
-    return bench.peers(names, "blocks", bench.asked.threads)
+    names = [name for name in bench.options.peers if not Name.parse(name).method]
+    return bench.peers(names, "blocks", bench.options.threads)
 
 
 def _tokens(random: np.random.Generator, bench: Bench, count: int) -> list[int]:

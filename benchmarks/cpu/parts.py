@@ -53,7 +53,7 @@ class Bench:
     """One benchmark run: its options, and what is already loaded."""
 
     def __init__(self, arguments: argparse.Namespace, up: ExitStack) -> None:
-        self.asked, self._up = arguments, up
+        self.options, self._up = arguments, up
         self._engines: dict[tuple[str, int], Engine] = {}
         self._folders: dict[str, Path] = {}
         self._peers: dict[tuple[str, str], Peer | None] = {}
@@ -61,14 +61,14 @@ class Bench:
     def folder(self, name: str) -> Path:
         """Return an engine's folder, building it if needed."""
         if name not in self._folders:
-            self._folders[name] = built(name, WORK / "engines", anew=self.asked.rebuild)
+            self._folders[name] = built(name, WORK / "engines", anew=self.options.rebuild)
         return self._folders[name]
 
     def engine(self, name: str, slots: int = 1) -> Engine:
         """Return an engine, loaded once."""
         key = name, slots
         if key not in self._engines:
-            threads = None if name == SMALL else self.asked.threads
+            threads = None if name == SMALL else self.options.threads
             self._engines[key] = Engine.load(
                 self.folder(name), threads=threads, max_batch_size=slots, prefix_cache_bytes=0
             )
@@ -91,7 +91,7 @@ class Bench:
             self._peers[name, of] = None
             try:
                 heads = _heads(Name.parse(name), source, work)
-                command = command_of(name, source, work, threads, self.asked.drafts, heads)
+                command = command_of(name, source, work, threads, self.options.drafts, heads)
                 self._peers[name, of] = self._up.enter_context(running(name, command))
             except SystemExit as why:
                 print(f"without {name}: {why}", file=sys.stderr, flush=True)
@@ -99,7 +99,7 @@ class Bench:
 
     def prompts(self) -> list[list[int]]:
         """HumanEval prompts, evenly spaced, as questions in the model's chat template."""
-        found = spaced(human_eval_prompts(Quiet()), self.asked.prompts)
+        found = spaced(human_eval_prompts(Quiet()), self.options.prompts)
         return [question_ids(self.engine("blocks"), each) for each in found]
 
 
@@ -118,44 +118,44 @@ def _heads(name: Name, source: Path, work: Path) -> dict[str, Path]:
 
 def greedy(bench: Bench, record: Record) -> None:
     """Plain and speculative decoding, beside the peers."""
-    prompts = bench.prompts() * bench.asked.rounds
+    prompts = bench.prompts() * bench.options.rounds
     if record.done(GREEDY) == len(prompts):
         return
     blocks = bench.engine("blocks")
     ways = {"blocks, plain": ours(blocks)}
-    ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k) for k in bench.asked.k}
-    ways |= {f"blocks, n-gram, K = {bench.asked.drafts}": ours(blocks, bench.asked.drafts, "ngram")}
-    others = () if bench.asked.quick else _OTHERS
+    ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k) for k in bench.options.k}
+    ways |= {f"blocks, n-gram, K = {bench.options.drafts}": ours(blocks, bench.options.drafts, "ngram")}
+    others = () if bench.options.quick else _OTHERS
     ways |= {f"{name}, plain": ours(bench.engine(name)) for name in others}
-    peers = bench.peers(bench.asked.peers, "blocks", bench.asked.threads)
+    peers = bench.peers(bench.options.peers, "blocks", bench.options.threads)
     ways |= {name: theirs(peer) for name, peer in peers.items()}
-    _turns(bench, record, GREEDY, ways, prompts, bench.asked.tokens)
+    _turns(bench, record, GREEDY, ways, prompts, bench.options.tokens)
 
 
 def sampled(bench: Bench, record: Record) -> None:
     """The same with sampling, without the peers."""
-    blocks, drafts = bench.engine("blocks"), bench.asked.drafts
+    blocks, drafts = bench.engine("blocks"), bench.options.drafts
     ways = {"blocks, plain": ours(blocks, temperature=TEMPERATURE)}
-    ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k, temperature=TEMPERATURE) for k in bench.asked.k}
+    ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k, temperature=TEMPERATURE) for k in bench.options.k}
     ways |= {f"blocks, n-gram, K = {drafts}": ours(blocks, drafts, "ngram", temperature=TEMPERATURE)}
-    _turns(bench, record, SAMPLED, ways, bench.prompts() * bench.asked.rounds, bench.asked.tokens)
+    _turns(bench, record, SAMPLED, ways, bench.prompts() * bench.options.rounds, bench.options.tokens)
 
 
 def long(bench: Bench, record: Record) -> None:
     """Plain decoding after a long prompt."""
     engine = bench.engine("blocks")
-    count = 2 if bench.asked.quick else 4
+    count = 2 if bench.options.quick else 4
     if record.done(LONG) == count:
         return
     stream = [token for prompt in code_prompts() for token in engine.tokenizer.encode(prompt.text)]
-    while len(stream) < LONG_CONTEXT + bench.asked.prompts:
+    while len(stream) < LONG_CONTEXT + bench.options.prompts:
         stream += stream
     prompts = [stream[at : at + LONG_CONTEXT] for at in range(count)]
     ways = {"blocks, plain": ours(engine)}
-    ways |= {} if bench.asked.quick else {"fp32, plain": ours(bench.engine("fp32"))}
-    plain = [name for name in bench.asked.peers if "+" not in name and name != GENAI]
-    ways |= {name: theirs(peer) for name, peer in bench.peers(plain, "blocks", bench.asked.threads).items()}
-    _turns(bench, record, LONG, ways, prompts, bench.asked.tokens // 2)
+    ways |= {} if bench.options.quick else {"fp32, plain": ours(bench.engine("fp32"))}
+    plain = [name for name in bench.options.peers if "+" not in name and name != GENAI]
+    ways |= {name: theirs(peer) for name, peer in bench.peers(plain, "blocks", bench.options.threads).items()}
+    _turns(bench, record, LONG, ways, prompts, bench.options.tokens // 2)
 
 
 def at_once(bench: Bench, record: Record) -> None:
@@ -164,17 +164,17 @@ def at_once(bench: Bench, record: Record) -> None:
     decode = together(engine)
     if not record.done(AT_ONCE):
         decode(prompts[:4], _WARM)  # allocates the four caches, whose memory is committed on the first write
-    for number in range(record.done(AT_ONCE), 2 if bench.asked.quick else 4):
+    for number in range(record.done(AT_ONCE), 2 if bench.options.quick else 4):
         chosen = [prompts[(number + i) % len(prompts)] for i in range(4)]
-        found = {name: decode(chosen[:n], bench.asked.tokens) for name, n in (("one", 1), ("four", 4))}
+        found = {name: decode(chosen[:n], bench.options.tokens) for name, n in (("one", 1), ("four", 4))}
         _keep(bench, record, AT_ONCE, found)
 
 
 def passes(bench: Bench, record: Record) -> None:
     """One pass of the target over a number of columns at several context lengths: the graphs alone."""
-    names = ("blocks", "fp32", "int4, ort") if not bench.asked.quick else ("blocks",)
-    graphs = {name: Passes(bench.folder(name), threads=bench.asked.threads) for name in names}
-    for _ in range(record.done(PASSES), bench.asked.rounds + 2):
+    names = ("blocks", "fp32", "int4, ort") if not bench.options.quick else ("blocks",)
+    graphs = {name: Passes(bench.folder(name), threads=bench.options.threads) for name in names}
+    for _ in range(record.done(PASSES), bench.options.rounds + 2):
         found = {}
         for context in CONTEXTS:
             for columns in COLUMNS:
@@ -189,10 +189,10 @@ def small(bench: Bench, record: Record) -> None:
     """The bundled pair without drafts, beside onnxruntime-genai."""
     engine = bench.engine(SMALL)
     ways = {"plain": ours(engine)}
-    ways |= {f"P-EAGLE, K = {k}": ours(engine, k) for k in bench.asked.k}
-    ways |= {name: theirs(peer) for name, peer in bench.peers([GENAI], SMALL, bench.asked.threads).items()}
-    prompts = [engine.tokenizer.encode(prompt.text) for prompt in code_prompts(2 * bench.asked.prompts)]
-    _turns(bench, record, SMALL, ways, prompts, bench.asked.tokens)
+    ways |= {f"P-EAGLE, K = {k}": ours(engine, k) for k in bench.options.k}
+    ways |= {name: theirs(peer) for name, peer in bench.peers([GENAI], SMALL, bench.options.threads).items()}
+    prompts = [engine.tokenizer.encode(prompt.text) for prompt in code_prompts(2 * bench.options.prompts)]
+    _turns(bench, record, SMALL, ways, prompts, bench.options.tokens)
 
 
 PARTS: dict[str, Callable[[Bench, Record], None]] = {
@@ -217,4 +217,4 @@ def _keep(
 ) -> None:
     """Save a turn, then pause."""
     record.add(part, values, tokens)
-    time.sleep(bench.asked.rest)
+    time.sleep(bench.options.rest)

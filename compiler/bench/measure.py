@@ -78,10 +78,11 @@ class Level:
     turns: list[Turn] = field(default_factory=list)
 
 
-def groups_of(count: int, at_once: int) -> list[tuple[int, ...]]:
-    """Return groups of ``at_once`` prompts, by index, of ``count`` prompts; too few are asked more than once."""
+def groups_of(count: int, concurrency: int) -> list[tuple[int, ...]]:
+    """Return groups of ``concurrency`` prompts, by index, of ``count`` prompts; too few are asked more than once."""
     return [
-        tuple((first * at_once + each) % count for each in range(at_once)) for first in range(max(count // at_once, 1))
+        tuple((first * concurrency + each) % count for each in range(concurrency))
+        for first in range(max(count // concurrency, 1))
     ]
 
 
@@ -134,12 +135,12 @@ def _answers(
     params: Callable[[int], SamplingParams],
 ) -> ModeTurn:
     """Submit a group of prompts at once and read the pieces as they arrive."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     running = [
         engine.submit(prompts[at].input, params(at), draft=mode.draft, num_speculative_tokens=mode.k) for at in group
     ]
     pieces = _arrivals(running)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     answers = []
     for at, submission, arrived in zip(group, running, pieces, strict=True):
         output = submission.result()
@@ -161,14 +162,14 @@ def _answers(
 def _arrivals(running: Sequence[Submission]) -> list[list[tuple[float, int]]]:
     """Return the times and numbers of tokens of all pieces; one thread reads all of them as they come."""
     pieces: list[list[tuple[float, int]]] = [[] for _ in running]
-    woken: SimpleQueue[int] = SimpleQueue()
+    ready: SimpleQueue[int] = SimpleQueue()
     for at in range(len(running)):
-        woken.put(at)
+        ready.put(at)
     remaining = len(running)
     while remaining:
-        at = woken.get()
+        at = ready.get()
         while True:
-            is_there, delta = running[at].take_or_call(partial(woken.put, at))
+            is_there, delta = running[at].take_or_call(partial(ready.put, at))
             if not is_there:
                 break
             if delta is None:

@@ -57,8 +57,8 @@ def modes_of(
     a method that no engine can use, and for a K that an engine has no room for.
     """
     modes = [DecodingMode(PLAIN_TITLE, PLAIN_TITLE, 0, PLAIN.name, 0)]
-    usable = {each.name for manifest in manifests for each in drafting_methods(manifest)}
-    _require_usable(drafts, usable)
+    available = {each.name for manifest in manifests for each in drafting_methods(manifest)}
+    _require_usable(drafts, available)
     without_head: set[str] = set()
     for index, manifest in enumerate(manifests):
         for method in drafting_methods(manifest):
@@ -66,8 +66,8 @@ def modes_of(
                 continue
             if not method.needs_head:
                 without_head.add(method.name)
-            asked = counts or (manifest.speculation.num_speculative_tokens, AUTO)
-            modes += [_mode(index, method, k, manifest) for k in asked if k and _has(manifest, method, k)]
+            requested = counts or (manifest.speculation.num_speculative_tokens, AUTO)
+            modes += [_mode(index, method, k, manifest) for k in requested if k and _has(manifest, method, k)]
     titles = Counter(mode.title for mode in modes)
     return [mode if titles[mode.title] == 1 else mode.of_engine() for mode in modes]
 
@@ -81,11 +81,11 @@ def _mode(index: int, method: DraftMethod, k: NumSpeculativeTokens, manifest: Ma
     return DecodingMode(title, method.title, index, method.name, k, method.passes is Passes.ONE_PER_DRAFT)
 
 
-def _require_usable(drafts: Sequence[str], usable: set[str]) -> None:
-    unknown = [each for each in drafts if each not in usable]
+def _require_usable(drafts: Sequence[str], available: set[str]) -> None:
+    unknown = [each for each in drafts if each not in available]
     if unknown:
         raise UsageError(
             f"--draft {unknown[0]} is not available: none of the engines supports this draft method",
-            why=f"the draft methods of these engines are {', '.join(sorted(usable)) or 'none'}",
+            why=f"the draft methods of these engines are {', '.join(sorted(available)) or 'none'}",
             fix="choose from these methods; plain decoding is always measured",
         )

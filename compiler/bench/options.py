@@ -77,8 +77,8 @@ class BenchOptions:
             )
         for name in ("num_prompts", "repeats", "max_tokens"):
             integer(_flag(name), getattr(self, name), 1)
-        for at_once in self.concurrency or (0,):
-            integer("--concurrency", at_once, 1)
+        for concurrency in self.concurrency or (0,):
+            integer("--concurrency", concurrency, 1)
         for k in self.num_speculative_tokens:
             if not is_auto(k):
                 integer("--num-speculative-tokens", k, 0)

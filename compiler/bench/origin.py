@@ -34,8 +34,8 @@ def engine_rows(folders: Sequence[Path], manifests: Sequence[Manifest], threads:
         built = f"{folder.resolve().name}: {' with '.join(parts)}"
         backend = f"Backend {manifest.backend.name}, lowering {manifest.backend.lowering}"
         name = "engine" if len(folders) == 1 else f"engine {at}"
-        made = f"built by peagle-compile {manifest.product_version}"
-        run = ", ".join([backend, made, *_threads(manifest, threads)])
+        builder = f"built by peagle-compile {manifest.product_version}"
+        run = ", ".join([backend, builder, *_threads(manifest, threads)])
         rows.append((name, f"{built}. Precision {in_words(manifest.precision)}. {run}"))
     return rows
 

@@ -111,13 +111,13 @@ def _cumulative(latency: LatencyFigures) -> Points:
 def _positions_by_category(figures: Sequence[ModeFigures]) -> Iterator[str]:
     """Yield a table of categories and positions for every mode that drafts."""
     for each in figures:
-        most = max((len(rates_of(one.acceptance)) for one in each.categories), default=0)
+        longest = max((len(rates_of(one.acceptance)) for one in each.categories), default=0)
         rows = []
         for one in each.categories:
             rates = [f"{rate:.2f}" for rate in rates_of(one.acceptance)]
-            rows.append([one.category, *rates, *["-"] * (most - len(rates))])
+            rows.append([one.category, *rates, *["-"] * (longest - len(rates))])
         yield f"<details><summary>{escape(each.mode)}: acceptance by category and position</summary>"
-        yield _table(["category", *map(str, range(1, most + 1))], rows) + "</details>"
+        yield _table(["category", *map(str, range(1, longest + 1))], rows) + "</details>"
 
 
 def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:

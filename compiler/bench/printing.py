@@ -18,15 +18,15 @@ _SHOWN_POSITIONS = 8
 def report(result: BenchResult) -> str:
     """Return everything that ``bench`` prints: the origin, the tables of each concurrency, and the notes."""
     parts = [columns([*result.origin, ("command", result.command)])]
-    for number, (at_once, figures) in enumerate(result.levels.items()):
-        parts.append(f"{requests(at_once)}, {figures[0].turns} turns")
+    for number, (concurrency, figures) in enumerate(result.levels.items()):
+        parts.append(f"{requests(concurrency)}, {figures[0].turns} turns")
         parts.append(table(*speed_rows(figures)))
         if result.rival and any(each.over_autoregressive for each in figures):
             parts.append(table(*rival_rows(figures, result.rival)))
         parts += [table(*rows(figures)) for rows in (text_rows, latency_rows)]
         if number == 0:  # acceptance hardly depends on the concurrency; bench.json has all of it
             parts += acceptance_tables(figures)
-        if at_once == 1 and result.passes:
+        if concurrency == 1 and result.passes:
             parts.append(table(*pass_rows(result)))
     if sweep := sweep_rows(result):
         parts.append(table(*sweep))
@@ -34,9 +34,9 @@ def report(result: BenchResult) -> str:
     return "\n\n".join(parts)
 
 
-def requests(at_once: int) -> str:
+def requests(concurrency: int) -> str:
     """Return a concurrency in words."""
-    return "1 request at a time" if at_once == 1 else f"{at_once} requests at once"
+    return "1 request at a time" if concurrency == 1 else f"{concurrency} requests at once"
 
 
 def acceptance_tables(figures: Sequence[ModeFigures]) -> Iterator[str]:
@@ -125,12 +125,12 @@ def latency_rows(figures: Sequence[ModeFigures]) -> Cells:
 
 def position_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows of the share of rounds that accepted at least so many drafts."""
-    most = min(max(len(rates_of(each.acceptance)) for each in figures), _SHOWN_POSITIONS)
+    num_positions = min(max(len(rates_of(each.acceptance)) for each in figures), _SHOWN_POSITIONS)
     rows = []
     for each in figures:
-        rates = [f"{rate:.2f}" for rate in rates_of(each.acceptance)[:most]]
-        rows.append([each.mode, *rates, *[_NONE] * (most - len(rates))])
-    return ["drafts accepted, at least", *map(str, range(1, most + 1))], rows
+        rates = [f"{rate:.2f}" for rate in rates_of(each.acceptance)[:num_positions]]
+        rows.append([each.mode, *rates, *[_NONE] * (num_positions - len(rates))])
+    return ["drafts accepted, at least", *map(str, range(1, num_positions + 1))], rows
 
 
 def rates_of(acceptance: AcceptanceFigures | None) -> tuple[float, ...]:
@@ -177,11 +177,11 @@ def differing(figures: Iterable[ModeFigures]) -> list[ModeFigures]:
 def difference_line(figures: ModeFigures) -> str:
     """Return the first difference of a mode in words."""
     found = figures.difference
-    where = f"{figures.mode}, {requests(figures.concurrency)}"
+    mode = f"{figures.mode}, {requests(figures.concurrency)}"
     if found is None:
-        return f"{where}: the text equals that of plain decoding"
+        return f"{mode}: the text equals that of plain decoding"
     return (
-        f"{where}: the text differs from that of plain decoding, first in prompt {found.prompt} at token "
+        f"{mode}: the text differs from that of plain decoding, first in prompt {found.prompt} at token "
         f"{found.position}: expected {found.plain}, found {found.found}. `peagle-compile verify` shows whether the two "
         "tokens nearly tie"
     )
@@ -206,8 +206,8 @@ def _quartiles(spread: Spread) -> str:
     return f"{_speed(spread.low)} to {_speed(spread.high)}"
 
 
-def _number(value: float | None, form: str) -> str:
-    return _NONE if value is None else format(value, form)
+def _number(value: float | None, number_format: str) -> str:
+    return _NONE if value is None else format(value, number_format)
 
 
 def _p(value: float) -> str:

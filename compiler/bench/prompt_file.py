@@ -33,17 +33,17 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
-def _prompt(where: str, number: int, line: str) -> Prompt:
+def _prompt(origin: str, number: int, line: str) -> Prompt:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON", why=str(error), fix=_FORM) from None
+        raise UsageError(f"{origin} is not valid JSON", why=str(error), fix=_FORM) from None
     if not isinstance(content, Mapping):
-        raise UsageError(f"{where} is not a JSON object", fix=_FORM)
+        raise UsageError(f"{origin} is not a JSON object", fix=_FORM)
     text = _text(content)
     if not text:
         raise UsageError(
-            f"{where} has no prompt", why=f"the text must be in one of the fields {', '.join(_TEXTS)}", fix=_FORM
+            f"{origin} has no prompt", why=f"the text must be in one of the fields {', '.join(_TEXTS)}", fix=_FORM
         )
     name = next((content[key] for key in _IDS if key in content), number)
     category = content.get("category") or _DEFAULT_CATEGORY

@@ -107,10 +107,10 @@ def require_replaceable(path: Path) -> None:
     if not path.exists():
         return
     try:
-        is_ours = _KEY in json.loads(path.read_bytes())
+        is_bench_result = _KEY in json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError):
-        is_ours = False
-    if not is_ours:
+        is_bench_result = False
+    if not is_bench_result:
         raise UsageError(
             f"{path} exists and was not written by `peagle-compile bench`",
             fix="choose another --out, or remove the file",

@@ -109,42 +109,45 @@ class BenchRun:
             progress.step("load the engine"),
             Engine.load(folders[0], threads=options.threads, prefix_cache_bytes=0) as engine,
         ):
-            prompts, most = self._encoded(engine, found)
+            prompts, max_tokens = self._encoded(engine, found)
             self.decode = _decoder(engine)
         self.prompts, ignores = [each.prompt for each in prompts.prompts], options.ignore_eos or self._ignores_end
         self.notes += prompts.notes
         self.origin += [
             *engine_rows(folders, manifests, options.threads),
             ("workload", f"{prompts.name}: {len(prompts.prompts)} prompts, digest {prompts.digest}"),
-            ("decoding", f"{self._sampling(most)}, {'end of text ignored' if ignores else 'to the end of the answer'}"),
+            (
+                "decoding",
+                f"{self._sampling(max_tokens)}, {'end of text ignored' if ignores else 'to the end of the answer'}",
+            ),
         ]
         with progress.step("measure memory"):
             self.memory = MemoryFloor.measure(folders, manifests, options.threads)
         self.origin += [("memory", self.memory.in_words)] if self.memory else []
         for name, server in servers.items():
-            peer = Peer.start(server, self._fields(most, ignores=ignores), prompts.prompts, options.seed)
+            peer = Peer.start(server, self._fields(max_tokens, ignores=ignores), prompts.prompts, options.seed)
             self.peers[name] = peer
             self.origin.append((f"peer {name}", peer.description))
         engine_modes = [*self.modes]
         self.modes += [DecodingMode.of_server(name, is_peer=True) for name in self.peers]
 
-        def load(at_once: int) -> Callable[[int], Engine]:
+        def load(concurrency: int) -> Callable[[int], Engine]:
             return lambda index: Engine.load(
-                folders[index], threads=options.threads, max_batch_size=at_once, check="sizes", prefix_cache_bytes=0
+                folders[index], threads=options.threads, max_batch_size=concurrency, check="sizes", prefix_cache_bytes=0
             )
 
         def params(at: int) -> SamplingParams:
             from ...engines import SamplingParams
 
             return SamplingParams(
-                max_tokens=most, temperature=options.temperature, seed=options.seed + at, ignore_eos=ignores
+                max_tokens=max_tokens, temperature=options.temperature, seed=options.seed + at, ignore_eos=ignores
             )
 
         with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
-            for at_once in options.concurrency:
-                with asks(load(at_once), engine_modes, prompts.prompts, params) as ways:
+            for concurrency in options.concurrency:
+                with asks(load(concurrency), engine_modes, prompts.prompts, params) as ways:
                     ways |= {name: peer.answer for name, peer in self.peers.items()}
-                    self._level(at_once, ways, len(prompts.prompts), advance)
+                    self._level(concurrency, ways, len(prompts.prompts), advance)
 
     def _measure_server(self, url: str, progress: Progress) -> None:
         options, found = self.options, spaced(self._found(progress) or [], self.options.num_prompts)
@@ -160,25 +163,25 @@ class BenchRun:
         ways: Mapping[str, Ask] = {title: lambda group: server.answer(group, texts, options.seed)}
         with progress.step(_STEP, self._calls(len(found))) as advance:
             server.warm_up(texts, options.seed)
-            for at_once in options.concurrency:
-                self._level(at_once, ways, len(found), advance)
+            for concurrency in options.concurrency:
+                self._level(concurrency, ways, len(found), advance)
 
-    def _fields(self, most: int, *, ignores: bool) -> dict[str, object]:
+    def _fields(self, max_tokens: int, *, ignores: bool) -> dict[str, object]:
         """Return the fields of every request to a server, apart from its prompt."""
-        fields: dict[str, object] = {"max_tokens": most, "temperature": self.options.temperature}
+        fields: dict[str, object] = {"max_tokens": max_tokens, "temperature": self.options.temperature}
         return fields | ({"ignore_eos": True} if ignores else {})
 
-    def _level(self, at_once: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
-        groups = groups_of(prompts, at_once)
-        if (left := prompts - at_once * len(groups)) > 0:
-            self.notes.append(f"{left} of {prompts} prompts were skipped: they do not fill a group of {at_once}")
-        level = Level(at_once)
+    def _level(self, concurrency: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
+        groups = groups_of(prompts, concurrency)
+        if (left := prompts - concurrency * len(groups)) > 0:
+            self.notes.append(f"{left} of {prompts} prompts were skipped: they do not fill a group of {concurrency}")
+        level = Level(concurrency)
         self.levels.append(level)
         take_turns(ways, groups, self.options.repeats, level.turns, advance)
 
     def _calls(self, prompts: int) -> int:
         """Return the number of groups that are answered, over all modes and levels."""
-        groups = sum(len(groups_of(prompts, at_once)) for at_once in self.options.concurrency)
+        groups = sum(len(groups_of(prompts, concurrency)) for concurrency in self.options.concurrency)
         return groups * self.options.repeats * len(self.modes)
 
     @property
@@ -199,23 +202,23 @@ class BenchRun:
     def _encoded(self, engine: Engine, found: Sequence[Prompt] | None) -> tuple[Prompts, int]:
         """Return the prompts for an engine, and the tokens of an answer, at most half of what a request can have."""
         options = self.options
-        most = max(min(options.max_tokens, engine.max_seq_len // 2), 1)
-        if most < options.max_tokens:
+        max_tokens = max(min(options.max_tokens, engine.max_seq_len // 2), 1)
+        if max_tokens < options.max_tokens:
             self.notes.append(
-                f"answers are limited to {most} tokens instead of {options.max_tokens}: the engine's max_seq_len is "
-                f"{engine.max_seq_len}"
+                f"answers are limited to {max_tokens} tokens instead of {options.max_tokens}: the engine's max_seq_len "
+                f"is {engine.max_seq_len}"
             )
-        room = engine.max_seq_len - most
+        room = engine.max_seq_len - max_tokens
         if found is not None:
-            return encode_prompts(engine, self._workload, spaced(found, options.num_prompts), room), most
+            return encode_prompts(engine, self._workload, spaced(found, options.num_prompts), room), max_tokens
         make = WORKLOADS[options.workload_name].ids
-        made = make(engine, room) if make else []
-        return Prompts(self._workload, tuple(made[: options.num_prompts])), most
+        generated = make(engine, room) if make else []
+        return Prompts(self._workload, tuple(generated[: options.num_prompts])), max_tokens
 
-    def _sampling(self, most: int) -> str:
+    def _sampling(self, max_tokens: int) -> str:
         options = self.options
         how = f"temperature {options.temperature:g}" if options.temperature else "greedy"
-        return f"{how}, seed {options.seed}, up to {most} tokens"
+        return f"{how}, seed {options.seed}, up to {max_tokens} tokens"
 
 
 def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:

@@ -82,18 +82,18 @@ class BenchServer:
         """
         done: SimpleQueue[tuple[int, TimedAnswer | Exception]] = SimpleQueue()
 
-        def user(place: int, at: int) -> None:
+        def user(position: int, at: int) -> None:
             try:
-                done.put((place, self._answer(at, prompts[at], seed + at)))
+                done.put((position, self._answer(at, prompts[at], seed + at)))
             except Exception as error:  # raised by the thread that waits for it
-                done.put((place, error))
+                done.put((position, error))
 
-        began = time.perf_counter()
-        for place, at in enumerate(group):
-            threading.Thread(target=user, args=(place, at), daemon=True).start()  # daemon: Ctrl-C does not wait
+        started = time.perf_counter()
+        for position, at in enumerate(group):
+            threading.Thread(target=user, args=(position, at), daemon=True).start()  # daemon: Ctrl-C does not wait
         found = dict(done.get() for _ in group)
-        seconds = time.perf_counter() - began
-        answers = [_raised(found[place]) for place in range(len(group))]
+        seconds = time.perf_counter() - started
+        answers = [_raised(found[position]) for position in range(len(group))]
         return ModeTurn(tuple(answers), seconds)
 
     def _answer(self, at: int, prompt: Content, seed: int) -> TimedAnswer:
@@ -106,7 +106,7 @@ class BenchServer:
             **self.fields,
             **endpoint.fields(prompt),
         }
-        began = time.perf_counter()
+        started = time.perf_counter()
         connection, response = self._send("POST", endpoint.path, body)
         arrived: list[float] = []
         texts: list[str] = []
@@ -141,7 +141,7 @@ class BenchServer:
             text=text,
             token_ids=(),
             tokens=tokens,
-            first_seconds=arrived[0] - began,
+            first_seconds=arrived[0] - started,
             decode_seconds=sum(gaps),
             pieces=tuple((gap, 0) for gap in gaps),  # a chunk does not tell how many tokens it has
             acceptance=acceptance_of(usage.get("speculation")),
@@ -165,29 +165,29 @@ class BenchServer:
             connection.close()
             raise _unreachable(self.url, error) from None
         if response.status != http.client.OK:
-            said = response.read(500).decode(errors="replace")
+            answer_text = response.read(500).decode(errors="replace")
             connection.close()
             raise EnvironmentProblem(
                 f"{self.url} answered {response.status} to /v1/{path}",
-                why=" ".join(said.split()),
+                why=" ".join(answer_text.split()),
                 fix="check the URL, --endpoint and the server's options",
             )
         return connection, response
 
 
-def acceptance_of(told: Any) -> Acceptance | None:
+def acceptance_of(reported: Any) -> Acceptance | None:
     """Return the acceptance in the ``usage`` of this project's server; None from servers that do not report it."""
     try:
-        counts = [told["rounds"], *told["accepted_per_position"], 0]
-        rounds = told["rounds"] + told["rounds_without_drafts"]
+        counts = [reported["rounds"], *reported["accepted_per_position"], 0]
+        rounds = reported["rounds"] + reported["rounds_without_drafts"]
         return Acceptance(
-            rounds=told["rounds"],
-            drafted=told["drafted_tokens"],
-            accepted=told["accepted_tokens"],
+            rounds=reported["rounds"],
+            drafted=reported["drafted_tokens"],
+            accepted=reported["accepted_tokens"],
             histogram={at: count - after for at, (count, after) in enumerate(itertools.pairwise(counts))},
-            undrafted=told["rounds_without_drafts"],
-            verify_seconds=told["verify_milliseconds_per_round"] * rounds / 1000,
-            draft_seconds=told["draft_milliseconds_per_round"] * rounds / 1000,
+            undrafted=reported["rounds_without_drafts"],
+            verify_seconds=reported["verify_milliseconds_per_round"] * rounds / 1000,
+            draft_seconds=reported["draft_milliseconds_per_round"] * rounds / 1000,
         )
     except (KeyError, TypeError):
         return None

@@ -43,9 +43,9 @@ class TuneOptions:
         integer("--max-batch-size", self.max_batch_size, 1)
         if self.workload is not None and self.prompts is not None:
             raise UsageError("--workload and --prompts cannot be combined", fix="omit one of them")
-        usable = [name for name, each in WORKLOADS.items() if each.questions]
-        if self.workload is not None and self.workload not in usable:
-            raise UsageError(f"unknown --workload {self.workload}", fix=f"use one of {', '.join(usable)}")
+        available = [name for name, each in WORKLOADS.items() if each.questions]
+        if self.workload is not None and self.workload not in available:
+            raise UsageError(f"unknown --workload {self.workload}", fix=f"use one of {', '.join(available)}")
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
     options.check()
     progress = progress or Quiet()
     manifest, drafter = _using(options)
-    most = manifest.speculation.max_num_speculative_tokens
+    max_drafts = manifest.speculation.max_num_speculative_tokens
     found, draft = _questions(options, progress), drafter or None
     with progress.step("load the engine"):
         engine = Engine.load(options.engine, threads=options.threads, prefix_cache_bytes=0, draft=draft)
@@ -109,7 +109,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
             name = str(options.prompts or options.workload)
             encoded = encode_prompts(engine, name, found, max(engine.max_seq_len // 2, 1))
             ids = [list(each.input.ids) for each in encoded.prompts]
-        choice = measure_k(engine, ids, most, progress)
+        choice = measure_k(engine, ids, max_drafts, progress)
     batches = measure_batches(
         options.engine, manifest, options.rows, choice, progress, draft=draft, prompts=ids, threads=options.threads
     )
@@ -180,5 +180,5 @@ def _prior(speculation: Speculation) -> Prior:
 
 
 def _prior_of(rounds: MeasuredRounds, speculation: Speculation) -> Prior:
-    most = speculation.max_num_speculative_tokens
-    return measured(rounds.tokens, rounds.costs, most, {each.rows: each.costs for each in rounds.batches})
+    max_drafts = speculation.max_num_speculative_tokens
+    return measured(rounds.tokens, rounds.costs, max_drafts, {each.rows: each.costs for each in rounds.batches})

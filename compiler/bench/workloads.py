@@ -172,8 +172,8 @@ def _document(engine: Engine, sentences: Iterator[str], tokens: int) -> EncodedP
 def _random(engine: Engine, room: int) -> list[EncodedPrompt]:
     """Return prompts of random tokens, without those that end a text."""
     generator = np.random.default_rng(_SEED)
-    ends = {*engine.manifest.eos_token_ids}
-    known = np.array([id for id in range(engine.manifest.shapes.vocab_size) if id not in ends])
+    end_ids = {*engine.manifest.eos_token_ids}
+    known = np.array([id for id in range(engine.manifest.shapes.vocab_size) if id not in end_ids])
     length = min(RANDOM_TOKENS, room)
     drawn = generator.choice(known, size=(_COUNT, length))
     return [
@@ -199,8 +199,8 @@ WORKLOADS = {
 
 def spaced(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """Return ``count`` prompts at even distances, so that every category of a file is among them."""
-    few = min(count, len(prompts))
-    return [prompts[at * len(prompts) // few] for at in range(few)]
+    num_selected = min(count, len(prompts))
+    return [prompts[at * len(prompts) // num_selected] for at in range(num_selected)]
 
 
 def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int) -> Prompts:

@@ -56,8 +56,8 @@ class Dialogue:
 
     def answer(self, text: str) -> None:
         """Add the answer to the last question; if it is empty, remove the question instead."""
-        if said := self._engine.spoken(text):
-            self._turns.append({"role": "assistant", "content": said})
+        if visible := self._engine.spoken(text):
+            self._turns.append({"role": "assistant", "content": visible})
         else:
             self.take_back()
 

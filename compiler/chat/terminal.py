@@ -121,8 +121,8 @@ class TerminalChat:
             self._stream, self._is_ending = None, False
         self._dialogue.answer(result.text)
         view.end()
-        said = lossy(result.acceptance)
-        print(view.dimmed(f"[{view.count}, {_speed(result)}{self._cut(result)}{said and '; ' + said}]"))
+        note = lossy(result.acceptance)
+        print(view.dimmed(f"[{view.count}, {_speed(result)}{self._cut(result)}{note and '; ' + note}]"))
 
     def _cut(self, result: RequestOutput) -> str:
         """Return the reason why an answer is incomplete; empty if it is complete."""

@@ -27,8 +27,8 @@ def open_head(source: Path) -> Checkpoint:
     rows = rows_of_fused(checkpoint.shapes)
     parts = {name: TensorRows(checkpoint.tensors[key], begin, end) for name, (key, begin, end) in rows.items()}
     fused = {key for key, _, _ in rows.values()}
-    whole = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in fused}
-    return replace(checkpoint, tensors=whole | parts) if parts else checkpoint
+    unfused = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in fused}
+    return replace(checkpoint, tensors=unfused | parts) if parts else checkpoint
 
 
 @dataclass(frozen=True)

@@ -108,14 +108,14 @@ def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
     sizes = {
         entry.path: int(entry.size)
         for entry in listing
-        if hasattr(entry, "size") and "/" not in entry.path and any(fnmatch(entry.path, form) for form in files)
+        if hasattr(entry, "size") and "/" not in entry.path and any(fnmatch(entry.path, pattern) for pattern in files)
     }
-    lacking = [CONFIG[0]] if CONFIG[0] not in sizes else []
+    absent = [CONFIG[0]] if CONFIG[0] not in sizes else []
     if _WEIGHTS in files and not any(name.endswith(".safetensors") for name in sizes):
-        lacking.append("weights in safetensors")
-    if lacking:
+        absent.append("weights in safetensors")
+    if absent:
         raise BuildError(
-            f"{repo} has no {' and no '.join(lacking)}",
+            f"{repo} has no {' and no '.join(absent)}",
             why="other weight formats can execute code and are never downloaded",
             fix="choose a repository that has these files",
         )

@@ -232,8 +232,8 @@ def _file(path: Path, flag: str) -> Local:
 
 def _registered(repo: HubRepo) -> HubRepo:
     """Return the repository with the registry's letter case: the Hub knows only one, users type any."""
-    spelled = (source for pair in PAIRS.values() for source in (pair.target, pair.drafter))
-    known = (source for source in spelled if isinstance(source, HubRepo) and _is_same(source, repo))
+    sources = (source for pair in PAIRS.values() for source in (pair.target, pair.drafter))
+    known = (source for source in sources if isinstance(source, HubRepo) and _is_same(source, repo))
     return HubRepo(next(known, repo).repo)
 
 

@@ -180,9 +180,9 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _foreign(path: Path, head: bytes, size: int) -> BuildError:
-    for magic, what in _OTHER_FORMATS.items():
+    for magic, description in _OTHER_FORMATS.items():
         if head.startswith(magic):
-            return _not_safetensors(path, f"the file is {what}")
+            return _not_safetensors(path, f"the file is {description}")
     if size < 8:
         return _damaged(path, f"the file has only {size} bytes")
     return _damaged(path, "the header is longer than the file: the file is truncated, or has another format")

@@ -41,9 +41,9 @@ def check_links(folder: Path, problems: Problems) -> None:
 
 
 def _copied(folder: Path) -> list[Path]:
-    named = folder / NAMED_TEMPLATES
-    names = [folder / name for name in os.listdir(folder) if any(fnmatch(name, form) for form in _COPIED)]
-    return sorted([*names, *named.glob("*.jinja")])
+    named_templates = folder / NAMED_TEMPLATES
+    names = [folder / name for name in os.listdir(folder) if any(fnmatch(name, pattern) for pattern in _COPIED)]
+    return sorted([*names, *named_templates.glob("*.jinja")])
 
 
 def _homes(folder: Path) -> list[Path]:

@@ -113,7 +113,7 @@ def _rows(piece: Piece, tensors: Sequence[GgufTensor | Mxfp4Matrix]) -> Iterator
     rows_of_one = math.prod(tensors[0].shape[1:-1])  # in what is one row of the tensor: a matrix of a stack
     for parts in zip(*map(read_blocks, tensors), strict=True):
         if piece.how == "halves":
-            whole = halves_in_turn(parts[0], rows_of_one // 2)
+            rows = halves_in_turn(parts[0], rows_of_one // 2)
         else:
-            whole = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
-        yield whole.reshape(len(parts) * len(parts[0]) * rows_of_one, -1)
+            rows = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+        yield rows.reshape(len(parts) * len(parts[0]) * rows_of_one, -1)

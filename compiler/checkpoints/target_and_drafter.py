@@ -89,10 +89,12 @@ class Inputs:
 
         An unknown trained depth counts as ``ASSUMED_DEPTH``; without a head, the method sets the limit.
         """
-        most = self.max_num_speculative_tokens
-        depth = min(most, self.method.depth) if self.drafter is None else self.trained_depth or ASSUMED_DEPTH
-        asked = num_speculative_tokens
-        return Speculation(depth if asked is None else asked, most, self.trained_depth, adapts=asked is None)
+        max_drafts = self.max_num_speculative_tokens
+        depth = min(max_drafts, self.method.depth) if self.drafter is None else self.trained_depth or ASSUMED_DEPTH
+        requested = num_speculative_tokens
+        return Speculation(
+            depth if requested is None else requested, max_drafts, self.trained_depth, adapts=requested is None
+        )
 
 
 def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda config: config) -> Inputs:
@@ -105,9 +107,9 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
         warnings = [*resolved.notes, *warnings]
         method = resolved.method or PLAIN
-        most = max(options.num_speculative_tokens or 0, method.depth) if method.drafts else 0
-        ends = end_of_text_ids(target)
-        return Inputs(resolved, target, None, None, max_seq_len, most, ends, tuple(warnings), method)
+        max_drafts = max(options.num_speculative_tokens or 0, method.depth) if method.drafts else 0
+        eos_ids = end_of_text_ids(target)
+        return Inputs(resolved, target, None, None, max_seq_len, max_drafts, eos_ids, tuple(warnings), method)
     drafter = open_head(resolved.drafter)
     drafter = replace(drafter, config=head_says(drafter.config))
     head = read_head(drafter, target.spec)
@@ -141,8 +143,8 @@ def read_target_alone(options: Sizes, resolved: Resolved) -> Inputs:
     taps = target.spec.taps
     warnings = [*resolved.notes, *warnings]
     warnings.append(f"no drafter was given: the target is exported alone, with the default taps {taps}")
-    most = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
-    return Inputs(resolved, target, None, None, max_seq_len, most, (), tuple(warnings), PLAIN, is_alone=True)
+    max_drafts = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
+    return Inputs(resolved, target, None, None, max_seq_len, max_drafts, (), tuple(warnings), PLAIN, is_alone=True)
 
 
 def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
@@ -213,14 +215,15 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
 def end_of_text_ids(target: Target) -> tuple[int, ...]:
     """Return the end-of-text ids: those of the generation config if it has any, as in transformers."""
     file = target.folder / GENERATION_CONFIG
-    stated = read_json(file, "") if file.exists() else {}
+    generation_config = read_json(file, "") if file.exists() else {}
     text = target.family.text(target.config)
-    value = stated.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
+    value = generation_config.get("eos_token_id", target.config.get("eos_token_id", text.get("eos_token_id")))
     ids = value if isinstance(value, list) else [value] if value is not None else []
     wrong = [each for each in ids if type(each) is not int or not 0 <= each < target.spec.vocab_size]
     if wrong:
+        origin = file if "eos_token_id" in generation_config else target.folder / CONFIG
         raise BuildError(
-            f"{file if 'eos_token_id' in stated else target.folder / CONFIG}: eos_token_id is {shown(repr(value))}",
+            f"{origin}: eos_token_id is {shown(repr(value))}",
             why=f"end-of-text ids must be numbers from 0 to {target.spec.vocab_size - 1}, the ids of the vocabulary",
             fix="use the file that belongs to the checkpoint, or correct the entry",
         )

@@ -70,14 +70,14 @@ def _read_index(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
             fix="complete the download of the model",
         )
     entries_of: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
-    whole = set[str]()
+    complete = set[str]()
     for file in (file for file in files if file not in missing):
         with problems.collecting():
             for name, entry in read_header(folder / file).items():
                 entries_of[name][file] = entry
-            whole.add(file)
+            complete.add(file)
     _check_names({*placed, *entries_of}, problems)
-    _check_places(placed, entries_of, whole, problems)
+    _check_places(placed, entries_of, complete, problems)
     return {name: entries[placed[name]] for name, entries in entries_of.items() if placed.get(name) in entries}
 
 
@@ -89,10 +89,10 @@ def _placed(folder: Path, problems: Problems) -> dict[str, str]:
         raise BuildError(f"{index} has no weight_map", fix="download the file again")
     unsafe = {name: file for name, file in weight_map.items() if not _is_weight_file(file)}
     if unsafe:
-        places = [f"{shown(name)} in {shown(repr(file))}" for name, file in [*unsafe.items()][:MOST]]
-        rest = len(unsafe) - len(places)
+        locations = [f"{shown(name)} in {shown(repr(file))}" for name, file in [*unsafe.items()][:MOST]]
+        rest = len(unsafe) - len(locations)
         problems.add(
-            f"{index} has invalid file names: {', '.join(places)}" + (f" and {rest} more" if rest else ""),
+            f"{index} has invalid file names: {', '.join(locations)}" + (f" and {rest} more" if rest else ""),
             why="an index must refer only to safetensors files in its own folder",
             fix="do not use this checkpoint unless you know why its index has these names",
         )
@@ -112,25 +112,25 @@ def _is_weight_file(file: Any) -> bool:
 
 
 def _check_places(
-    placed: Mapping[str, str], entries: Mapping[str, Mapping[str, TensorEntry]], whole: set[str], problems: Problems
+    placed: Mapping[str, str], entries: Mapping[str, Mapping[str, TensorEntry]], complete: set[str], problems: Problems
 ) -> None:
-    """Compare the index (``placed``) with the headers (``entries``); ``whole`` are the files read completely."""
+    """Compare the index (``placed``) with the headers (``entries``); ``complete`` are the files read completely."""
     absent: dict[str, list[str]] = defaultdict(list)
     misplaced = []
     for name, file in placed.items():
-        if file in whole and name not in entries:
+        if file in complete and name not in entries:
             absent[file].append(name)
-        elif file in whole and file not in entries[name]:
+        elif file in complete and file not in entries[name]:
             misplaced.append(f"{shown(name)} (in {', '.join(entries[name])}, not in {file})")
     kinds = {f"missing from {file}, in which {INDEX} lists them": names for file, names in absent.items()} | {
         f"in a file other than the one that {INDEX} lists": misplaced,
         "in several files": [f"{shown(n)} (in {', '.join(files)})" for n, files in entries.items() if len(files) > 1],
         f"that {INDEX} does not list": [name for name in entries if name not in placed],
     }
-    for what, names in kinds.items():
+    for problem, names in kinds.items():
         if names:
             problems.add(
-                f"{problems.subject}: {counted(names)} {what}: {listed(sorted(names))}",
+                f"{problems.subject}: {counted(names)} {problem}: {listed(sorted(names))}",
                 fix="download all files of the model again: the files in the folder come from different versions",
             )
 

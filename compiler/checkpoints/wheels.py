@@ -39,15 +39,15 @@ def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | No
     """
     progress = progress or Quiet()
     root = (store or StageStore.default()).root
-    kept = StageStore(root, made_for=MadeFor(STEP, wheel.requirement), progress=progress)
+    cache = StageStore(root, made_for=MadeFor(STEP, wheel.requirement), progress=progress)
 
     def make(folder: Path) -> None:
-        beside = folder / "wheel"
-        beside.mkdir()
-        _take_out(wheel, _downloaded(wheel, beside, progress), folder / wheel.file_name)
-        shutil.rmtree(beside)
+        wheel_folder = folder / "wheel"
+        wheel_folder.mkdir()
+        _take_out(wheel, _downloaded(wheel, wheel_folder, progress), folder / wheel.file_name)
+        shutil.rmtree(wheel_folder)
 
-    return kept.run(STEP, _key(wheel), make, needed=wheel.size + wheel.file_size, by_content=True)
+    return cache.run(STEP, _key(wheel), make, needed=wheel.size + wheel.file_size, by_content=True)
 
 
 def _key(wheel: Wheel) -> list[str]:
@@ -79,10 +79,10 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
         with kill_on_exit(child), _ended(child):
             _watch(child, folder, wheel.size, advance)
         log.seek(0)
-        said = log.read().decode(errors="replace")
+        output = log.read().decode(errors="replace")
     found = [*folder.glob("*.whl")]
     if child.returncode or len(found) != 1:
-        errors = [line.strip() for line in said.splitlines() if "ERROR" in line] or said.split("\n")[-_LAST_WORDS:]
+        errors = [line.strip() for line in output.splitlines() if "ERROR" in line] or output.split("\n")[-_LAST_WORDS:]
         raise EnvironmentProblem(
             f"pip could not download {wheel.requirement}",
             why=shown(
@@ -95,21 +95,21 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
 
 def _watch(child: subprocess.Popen[str], folder: Path, size: int, advance: Advance) -> None:
     """Wait for the child, and report how much of ``size`` bytes has arrived below ``folder``."""
-    told = 0
+    reported = 0
     while child.poll() is None:
         time.sleep(_PAUSE)
         there = min(_bytes_below(folder), size)
-        advance(max(there - told, 0))
-        told = max(there, told)
+        advance(max(there - reported, 0))
+        reported = max(there, reported)
 
 
 def _bytes_below(folder: Path) -> int:
     """Return the size of all files; files that pip moves or removes in the meantime may or may not count."""
     total = 0
-    for where, _, names in os.walk(folder):  # ignores folders that vanish
+    for parent, _, names in os.walk(folder):  # ignores folders that vanish
         for name in names:
             with suppress(OSError):
-                total += os.stat(os.path.join(where, name)).st_size
+                total += os.stat(os.path.join(parent, name)).st_size
     return total
 
 
@@ -146,10 +146,10 @@ def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
     _require(f"{wheel.member} in the wheel of {wheel.requirement}", digest.hexdigest(), wheel.file_sha256, wheel)
 
 
-def _require(what: str, found: str, pinned: str, wheel: Wheel) -> None:
+def _require(noun: str, found: str, pinned: str, wheel: Wheel) -> None:
     if found != pinned:
         raise EnvironmentProblem(
-            f"{what} does not match its pinned hash",
+            f"{noun} does not match its pinned hash",
             why=f"the SHA-256 is {found}; expected {pinned}",
             fix=f"check the package index of pip (`pip config list`), or {wheel.instead}",
         )

@@ -55,9 +55,9 @@ class _Stop:
     def exception(self) -> BaseException:
         """Return a new exception to raise."""
         number = self.number or signal.SIGINT
-        made = Interrupt() if number == signal.SIGINT else Termination(128 + number)
-        self._raised = weakref.ref(made)
-        return made
+        exception = Interrupt() if number == signal.SIGINT else Termination(128 + number)
+        self._raised = weakref.ref(exception)
+        return exception
 
 
 _stop = _Stop()
@@ -184,15 +184,15 @@ def _see_to_it(reader: int, on_forced_exit: Callable[[int], object]) -> None:
 def _first(reader: int) -> int:
     main = threading.main_thread().ident
     while True:
-        woken = os.read(reader, 512)
-        for number in _stops(woken):
+        received = os.read(reader, 512)
+        for number in _stops(received):
             return number
-        if any(number in _STOPS for number in woken) and main is not None:
+        if any(number in _STOPS for number in received) and main is not None:
             # A signal with its own handler. A main thread that waits for input handles it only at the next key, unless
             # another signal wakes it.
             time.sleep(_PAUSE)
             signal.pthread_kill(main, _AGAIN)
 
 
-def _stops(woken: bytes) -> Iterable[int]:
-    return (number for number in woken if number in _STOPS and number not in _taken_signals)
+def _stops(received: bytes) -> Iterable[int]:
+    return (number for number in received if number in _STOPS and number not in _taken_signals)

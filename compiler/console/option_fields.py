@@ -12,24 +12,24 @@ _KEY = "option"
 class Option:
     """The declaration of an option: ``--flag`` on the command line, ``name`` in an options file.
 
-    ``argument`` is the metavar of an equivalent positional argument; ``split`` separates values at commas; ``least`` is
-    the minimum.
+    ``argument`` is the metavar of an equivalent positional argument; ``split`` separates values at commas; ``minimum``
+    is the smallest value.
     """
 
     flag: str
     name: str
     help: str
-    least: int | None = None
+    minimum: int | None = None
     argument: str = ""
     split: bool = False
 
 
 def option(
-    flag: str, help: str, default: Any = None, *, least: int | None = None, argument: str = "", split: bool = False,
+    flag: str, help: str, default: Any = None, *, minimum: int | None = None, argument: str = "", split: bool = False,
     name: str = "",
 ) -> Any:  # fmt: skip
     """Return a dataclass field that is an option, named after its flag unless ``name`` is given."""
-    declared = Option(flag, name or named(flag), help, least, argument, split)
+    declared = Option(flag, name or option_name(flag), help, minimum, argument, split)
     return field(default=default, metadata={_KEY: declared})
 
 
@@ -39,6 +39,6 @@ def option_of(declared: Field[Any]) -> Option:
     return option
 
 
-def named(flag: str) -> str:
+def option_name(flag: str) -> str:
     """Return the name of a flag in an options file: ``--max-seq-len`` becomes ``max_seq_len``."""
     return flag.lstrip("-").replace("-", "_")

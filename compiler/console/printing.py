@@ -28,17 +28,17 @@ class Interrupted(PeagleError):
 _left: list[str] = []  # the state that a stop leaves behind, set by the running verb
 
 
-def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Turn Ctrl-C in a verb into an ``Interrupted`` error that describes ``what`` is left behind."""
+def interruptible(activity: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turn Ctrl-C in a verb into an ``Interrupted`` error that describes ``activity`` is left behind."""
 
     def wrap(verb: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(verb)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            _left[:] = [what]
+            _left[:] = [activity]
             try:
                 return _unless_interrupted(verb, *args, **kwargs)
             except KeyboardInterrupt:
-                raise Interrupted("interrupted", why=what) from None
+                raise Interrupted("interrupted", why=activity) from None
 
         return guarded
 

@@ -38,21 +38,21 @@ class _Work:
 
     text: str
     total: int | None
-    began: float
+    started: float
     done: int = 0
-    is_told: bool = False
+    is_reported: bool = False
 
     def advance(self, amount: int) -> None:
         self.done += amount
 
     def so_far(self, now: float) -> str:
         """Describe the progress, the time so far and the estimated time left."""
-        seconds = now - self.began
+        seconds = now - self.started
         if not self.total:
             return f"{self.text}: {_time(seconds)}"
         sizes = f", {self.total.reached(self.done)}," if isinstance(self.total, Bytes | Tokens) else ""
-        told = f"{self.text}: {self.done / self.total:.0%}{sizes} after {_time(seconds)}"
-        return f"{told}, about {_time(seconds * (self.total / self.done - 1))} left" if self.done else told
+        text = f"{self.text}: {self.done / self.total:.0%}{sizes} after {_time(seconds)}"
+        return f"{text}, about {_time(seconds * (self.total / self.done - 1))} left" if self.done else text
 
 
 def _time(seconds: float) -> str:
@@ -85,8 +85,8 @@ class Lines:
             yield work.advance
         finally:
             self._open.remove(work)
-        seconds = self._clock() - work.began
-        if not self._open or ((seconds >= SHORT or work.is_told) and self._open[-1].text != text):
+        seconds = self._clock() - work.started
+        if not self._open or ((seconds >= SHORT or work.is_reported) and self._open[-1].text != text):
             self._line(f"{text} ... {seconds:.1f} s")
 
     def beat(self) -> None:
@@ -98,7 +98,7 @@ class Lines:
         if work is None:
             self._line(f"running for {now - self._began:.0f} s")
         else:
-            work.is_told = True
+            work.is_reported = True
             self._line(work.so_far(now))
 
     @contextmanager

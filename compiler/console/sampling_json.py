@@ -22,13 +22,13 @@ def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict
     if text is None:
         return {}
     try:
-        given = json.loads(argument_text(flag, text))
+        parameters = json.loads(argument_text(flag, text))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{flag} is not valid JSON: {error}", fix='use an object such as {"min_tokens": 8}') from None
-    if not isinstance(given, dict):
+    if not isinstance(parameters, dict):
         raise UsageError(f"{flag} is not a JSON object", fix='use an object such as {"min_tokens": 8}')
     known = {field.name for field in dataclasses.fields(SamplingParams)}
-    for name in given:
+    for name in parameters:
         if name in flags:
             raise UsageError(f"{flag}: {name} has its own flag", fix=f"use --{name.replace('_', '-')}")
         if name not in known:
@@ -38,10 +38,10 @@ def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict
                 f"{flag}: unknown sampling parameter {name[:100]!r}",
                 fix=f"did you mean {', '.join(near)}?" if near else f"use one of {', '.join(sorted(others))}",
             )
-    biases = given.get("logit_bias")
+    biases = parameters.get("logit_bias")
     if isinstance(biases, dict):
-        given["logit_bias"] = {_token_id(token): amount for token, amount in biases.items()}
-    return given
+        parameters["logit_bias"] = {_token_id(token): amount for token, amount in biases.items()}
+    return parameters
 
 
 def _token_id(text: str) -> int | str:

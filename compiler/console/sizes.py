@@ -16,21 +16,21 @@ _UNITS = {"": 1, "B": 1} | {
 _SIZE = re.compile(rf"(\d{{1,15}}(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE | re.ASCII)
 
 
-def bytes_of(name: str, text: str, least: int = 0) -> int:
-    """Parse a size in bytes. Raises ``UsageError``, naming ``name``, for an invalid size or one below ``least``."""
+def bytes_of(name: str, text: str, minimum: int = 0) -> int:
+    """Parse a size in bytes. Raises ``UsageError``, naming ``name``, for an invalid size or one below ``minimum``."""
     if not (match := _SIZE.fullmatch(text)):
         raise UsageError(f"{name} {text} is not a size", fix="use a size such as 500MB, 50GB, 1.5TB, 4MiB or 0")
     count = int(float(match[1]) * _UNITS[match[2].upper()])
-    if count < least:
-        raise UsageError(f"{name} {text} is too small", fix=f"use at least {least} bytes")
+    if count < minimum:
+        raise UsageError(f"{name} {text} is too small", fix=f"use at least {minimum} bytes")
     return count
 
 
-def size_option(name: str, least: int = 0) -> Callable[[object], int]:
+def size_option(name: str, minimum: int = 0) -> Callable[[object], int]:
     """Return the parser for a flag that takes a size."""
 
-    def parse(given: object) -> int:
-        return bytes_of(name, str(given), least)
+    def parse(value: object) -> int:
+        return bytes_of(name, str(value), minimum)
 
     return parse
 
@@ -38,9 +38,9 @@ def size_option(name: str, least: int = 0) -> Callable[[object], int]:
 def argument(name: str) -> Callable[[str], int]:
     """Return the same for ``argparse``."""
 
-    def parse(given: str) -> int:
+    def parse(text: str) -> int:
         try:
-            return bytes_of(name, given)
+            return bytes_of(name, text)
         except UsageError as error:
             raise argparse.ArgumentTypeError(error.one_line) from None
 

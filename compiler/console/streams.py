@@ -19,15 +19,15 @@ class _Descriptor(io.FileIO):
     standard error.
     """
 
-    lost = False
+    has_lost_reader = False
 
     def write(self, data: object) -> int:
         """Write ``data``, or drop it if the stream is lost."""
-        if not self.lost:
+        if not self.has_lost_reader:
             try:
                 return super().write(cast("bytes", data))
             except OSError as error:
-                self.lost = True
+                self.has_lost_reader = True
                 if self.fileno() == 1 and not isinstance(error, BrokenPipeError):
                     raise EnvironmentProblem(
                         f"cannot write to {_NAMES[self.fileno()]}",
@@ -55,7 +55,7 @@ def prepare() -> None:
 def is_reader_closed() -> bool:
     """Return True if standard output has lost its reader, so that the program may stop."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return isinstance(raw, _Descriptor) and raw.lost
+    return isinstance(raw, _Descriptor) and raw.has_lost_reader
 
 
 def _safe(number: int, was: TextIO | None) -> TextIO:

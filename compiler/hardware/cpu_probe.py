@@ -89,8 +89,8 @@ def kept_cpu_speed(store: StageStore, shape: ProbeShape, library: Path, digest: 
     def make(stage: Path) -> None:
         (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
 
-    kept = store.run("cpu-speed", [digest, asdict(shape), threads, platform.node()], make)
-    return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))
+    cached = store.run("cpu-speed", [digest, asdict(shape), threads, platform.node()], make)
+    return CpuSpeed(**json.loads((cached.path / "speed.json").read_bytes()))
 
 
 def memory_speed(threads: int, size: int = LARGE) -> float:
@@ -160,13 +160,13 @@ def _model(layers: list[_Layer], shape: ProbeShape) -> bytes:
     }
     names = {name: at for at, name in enumerate(inputs)}
     lines: list[str] = []
-    made = len(inputs)
+    num_values = len(inputs)
 
-    def step(kind: str, given: str, results: int, attributes: str = "") -> list[int]:
-        nonlocal made
-        ids = [*range(made, made + results)]
-        made += results
-        lines.append(f"{kind} {given} > {','.join(map(str, ids))} {attributes}".rstrip())
+    def step(kind: str, input_name: str, results: int, attributes: str = "") -> list[int]:
+        nonlocal num_values
+        ids = [*range(num_values, num_values + results)]
+        num_values += results
+        lines.append(f"{kind} {input_name} > {','.join(map(str, ids))} {attributes}".rstrip())
         return ids
 
     def linear(x: int, number: int, at: int) -> int:
@@ -207,9 +207,9 @@ def _times(*runs: Callable[[], object]) -> list[list[float]]:
     while turns < _LEAST_TURNS or spent < _SECONDS:
         turns += 1
         for each, run in zip(times, runs, strict=True):
-            began = time.perf_counter()
+            started = time.perf_counter()
             run()
-            each.append(time.perf_counter() - began)
+            each.append(time.perf_counter() - started)
             spent += each[-1]
     return [each[1:] for each in times]
 

@@ -66,11 +66,11 @@ class EnginePieces:
 
     def with_plans(self, plans: Plans, assembly: Assembly, run: PipelineRun) -> EnginePieces:
         """Replace the current plans, and return the updated components."""
-        made = replace(self, plans=plans, stages=plans.stages())
+        updated = replace(self, plans=plans, stages=plans.stages())
         for name, stage in self.stages.items():
             assembly.drop_stage(stage, self.folders[name])
-            assembly.place_stage(made.stages[name], self.folders[name], run.progress)
-        return made
+            assembly.place_stage(updated.stages[name], self.folders[name], run.progress)
+        return updated
 
     @property
     def made_of(self) -> dict[str, Stage]:
@@ -165,10 +165,10 @@ def _choice_warnings(plan: BuildPlan, manifest: Manifest, choice: KChoice | None
     method = manifest.draft_method
     if choice is None:
         of_method = f"the default maximum of {method.name}"
-        what = "the trained depth of the head" if method.needs_head else of_method
+        chosen = "the trained depth of the head" if method.needs_head else of_method
         why = f"this machine cannot run an engine for {', '.join(plan.platform.gpus)}"
-        return [f"K = {plan.speculation.num_speculative_tokens} is {what} and was not measured: {why}"]
+        return [f"K = {plan.speculation.num_speculative_tokens} is {chosen} and was not measured: {why}"]
     if choice.speedup > 1:
         return []
-    where = "; repetitive text may still benefit" if method.is_on_host else ""
-    return [f"no number of drafts decodes faster than plain decoding on this machine{where}"]
+    hint = "; repetitive text may still benefit" if method.is_on_host else ""
+    return [f"no number of drafts decodes faster than plain decoding on this machine{hint}"]

@@ -39,10 +39,10 @@ def cached_batches(
         measured = measure_batches(folder, manifest, ROWS, choice, run.progress)
         (stage / "batches.json").write_text(json.dumps([asdict(each) for each in measured]))
 
-    most = manifest.speculation.max_num_speculative_tokens
+    max_drafts = manifest.speculation.max_num_speculative_tokens
     names = [stage.path.name for stage in graphs.values()]
     worth = max(choice.promising)
-    key = [names, manifest.backend.versions[manifest.backend.name], most, worth, platform.node()]
+    key = [names, manifest.backend.versions[manifest.backend.name], max_drafts, worth, platform.node()]
     stage = run.store.run("batch-costs", key, make)
     content = json.loads((stage.path / "batches.json").read_bytes())
     return tuple(BatchCosts(each["rows"], tuple(each["costs"])) for each in content), stage.reused
@@ -67,7 +67,7 @@ def measure_batches(
     ``draft`` names the drafter; ``prompts`` are the texts, by default bundled ones. Empty if the engine does not draft
     with a head. Raises ``EnvironmentProblem`` if this machine has no memory for so many caches.
     """
-    most = manifest.speculation.max_num_speculative_tokens
+    max_drafts = manifest.speculation.max_num_speculative_tokens
     rows = [each for each in rows if each <= _most_rows(manifest)]
     if not rows or not manifest.draft_method.needs_head:
         return ()
@@ -77,13 +77,15 @@ def measure_batches(
         texts = prompts or prompts_for(engine, max(rows))
         found, last = [], max(choice.promising)
         for each in rows:
-            counts = [k for k in spaced_counts(most) if k <= max(last, 1)]
+            counts = [k for k in spaced_counts(max_drafts) if k <= max(last, 1)]
             with progress.step(f"measure rounds of {each} requests"):
                 measured = engine.measure_rounds(texts, each, counts=counts, seconds=_SECONDS)
             if measured:
                 last = max(promising({k: of_k.value for k, of_k in measured.items()}))
                 between = np.interp(range(counts[-1] + 1), counts, [of_k.cost for of_k in measured.values()])
-                found.append(BatchCosts(each, tuple(round(cost, 3) for cost in filled_costs(between.tolist(), most))))
+                found.append(
+                    BatchCosts(each, tuple(round(cost, 3) for cost in filled_costs(between.tolist(), max_drafts)))
+                )
     return tuple(found)
 
 

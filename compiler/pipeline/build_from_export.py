@@ -113,8 +113,10 @@ def takes(plan: BuildPlan, export: ExportFolder, store: StageStore) -> tuple[Dis
         store.root, plan.request.out, sum(written.values()), has_plans=True, has_graphs=False,
         done_bytes=0 if store.force else done_bytes(store.root, plan.made_for()),
     )  # fmt: skip
-    half = max(written, key=lambda name: written[name])
-    return disk, BuilderWork.of(plan.platform.backend, written[half], len(export.kept.manifest.parts[half].caches))
+    largest = max(written, key=lambda name: written[name])
+    return disk, BuilderWork.of(
+        plan.platform.backend, written[largest], len(export.record.manifest.parts[largest].caches)
+    )
 
 
 def _export_of(request: CompileRequest) -> ExportFolder:
@@ -124,63 +126,63 @@ def _export_of(request: CompileRequest) -> ExportFolder:
 
 
 def _plan(request: CompileRequest, export: ExportFolder, platform: BuildPlatform) -> BuildPlan:
-    manifest = export.kept.manifest
+    manifest = export.record.manifest
     return BuildPlan(
         command="build",
         request=request,
         platform=platform,
-        recipe=Recipe.recorded(manifest.precision, export.kept.wide),
+        recipe=Recipe.recorded(manifest.precision, export.record.wide),
         speculation=_speculation(request, manifest.speculation),
         max_seq_len=manifest.shapes.max_seq_len,
         names={name: part.origin.id for name, part in zip(("model", "draft"), manifest.parts.values(), strict=False)},
-        warnings=export.kept.warnings,
+        warnings=export.record.warnings,
     )
 
 
 def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
     """Return the requested speculation. Raises ``UsageError`` for more drafts than the caches have room for."""
-    asked, most = request.sizes.num_speculative_tokens, exported.max_num_speculative_tokens
-    if asked is None:
+    requested, max_drafts = request.sizes.num_speculative_tokens, exported.max_num_speculative_tokens
+    if requested is None:
         return exported
-    if not min(most, 1) <= asked <= most:
-        if not most:
+    if not min(max_drafts, 1) <= requested <= max_drafts:
+        if not max_drafts:
             problem, why = "cannot be used with this export", "the export is for plain decoding"
-        elif not asked:
+        elif not requested:
             problem, why = "cannot be used with this export", "0 means plain decoding, but the export is for drafts"
         else:
             problem, why = (
-                f"is not between 1 and {most}",
-                f"the caches of the export have room for {counted(most, 'draft')}",
+                f"is not between 1 and {max_drafts}",
+                f"the caches of the export have room for {counted(max_drafts, 'draft')}",
             )
         raise UsageError(
-            f"--num-speculative-tokens {asked} {problem}",
+            f"--num-speculative-tokens {requested} {problem}",
             why=why,
             fix="omit the option, or export again with "
-            + (f"--num-speculative-tokens {asked}" if asked else "--draft none, for plain decoding"),
+            + (f"--num-speculative-tokens {requested}" if requested else "--draft none, for plain decoding"),
         )
-    return replace(exported, num_speculative_tokens=asked, adapts=False)
+    return replace(exported, num_speculative_tokens=requested, adapts=False)
 
 
 def _platform_inputs(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
     """Return the inputs of a platform: lowering of the export, its GPUs, the types of its graphs, and its folder."""
-    manifest = export.kept.manifest
-    return manifest.backend.lowering, export.kept.gpus, {*manifest.precision.values()}, str(export.path)
+    manifest = export.record.manifest
+    return manifest.backend.lowering, export.record.gpus, {*manifest.precision.values()}, str(export.path)
 
 
-def _source(export: ExportFolder, half: str, size: int) -> PlanSource:
-    folder = export.path.absolute() / half
-    autoregressive = export.kept.manifest.parts[half].is_autoregressive
-    proof = export.account.proofs.get(half)
-    return PlanSource(folder / MODEL, export.key[half], size, proof, folder / GRAPH, autoregressive)
+def _source(export: ExportFolder, component: str, size: int) -> PlanSource:
+    folder = export.path.absolute() / component
+    autoregressive = export.record.manifest.parts[component].is_autoregressive
+    proof = export.account.proofs.get(component)
+    return PlanSource(folder / MODEL, export.key[component], size, proof, folder / GRAPH, autoregressive)
 
 
 def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest:
     """Return the manifest of the engine with these plans."""
-    manifest, platform = export.kept.manifest, plan.platform
+    manifest, platform = export.record.manifest, plan.platform
     versions = {platform.backend: platform.version} | json.loads((export.path / EXPORT).read_bytes())["versions"]
     versions |= plans.versions()
     parts = {
-        name: replace(part, file=f"{name}/{PLAN}", plan=plans.halves[name].facts.plan)
+        name: replace(part, file=f"{name}/{PLAN}", plan=plans.by_component[name].facts.plan)
         for name, part in manifest.parts.items()
     }
     first = export.account.lead_sentence(plans.products())
@@ -201,10 +203,10 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
 
 def _furnish(assembly: Assembly, export: ExportFolder) -> None:
     """Copy configurations, tokenizer, templates and ranges; plugins are compiled on this machine."""
-    elsewhere = ("plugins/", *(f"{name}/" for name in export.kept.manifest.parts))
+    elsewhere = ("plugins/", *(f"{name}/" for name in export.record.manifest.parts))
     for name in export.files:
-        beside = name not in _EXPORT_ONLY and not name.startswith(elsewhere)
-        if beside or Path(name).name == "config.json":
+        is_copied = name not in _EXPORT_ONLY and not name.startswith(elsewhere)
+        if is_copied or Path(name).name == "config.json":
             assembly.place_copy(export.path / name, name)
 
 

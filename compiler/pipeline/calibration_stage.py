@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def calibrated(
-    asked: CalibrationOptions,
+    options: CalibrationOptions,
     target: Target,
     recipe: Recipe,
     lowering: Lowering,
@@ -29,7 +29,7 @@ def calibrated(
     *,
     model: str = "",
 ) -> Scales | None:
-    """Return the ranges that a target in ``recipe`` needs, obtained as ``asked`` specifies; None if it needs none.
+    """Return the ranges that a target in ``recipe`` needs, obtained as ``options`` specifies; None if it needs none.
 
     If ranges only reduce the rounding error and no calibration was requested, a checkpoint that cannot be calibrated
     with the bundled samples (for example, for lack of a tokenizer) is quantized without them; the source of its weights
@@ -42,7 +42,7 @@ def calibrated(
 
     needed = uncalibrated(target, recipe, lowering)
     better = unweighted(target, recipe, lowering)
-    flags = asked.given() + (["--scales"] if asked.scales is not None else [])
+    flags = options.given_flags() + (["--scales"] if options.scales is not None else [])
     if not needed and not better:
         if flags:
             raise UsageError(
@@ -54,7 +54,7 @@ def calibrated(
     with phase("calibrate") as record:
         record["for"] = counted({*needed, *better}, "input")
         try:
-            scales = obtain(asked, target, store, progress, model=model, defaults=default_limits(lowering))
+            scales = obtain(options, target, store, progress, model=model, defaults=default_limits(lowering))
         except (BuildError, UsageError) as error:
             if needed or flags:
                 raise

@@ -39,7 +39,7 @@ def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:
         require_finite("drafter", [engine.draft_logits(prompts[0], k)], manifest, name)
 
 
-def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: Manifest, name: Path) -> None:
+def require_finite(component: str, logits: Sequence[np.ndarray[Any, Any]], manifest: Manifest, name: Path) -> None:
     """Raise ``BuildError`` unless all ``logits`` of one half, one array for each prompt, are finite."""
     bad = [each for each in logits if not np.isfinite(each).all()]
     if not bad:
@@ -53,7 +53,7 @@ def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: 
         wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
         fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
     raise BuildError(
-        f"{name} does not work: the {half}'s logits are NaN or infinite after {len(bad)} of {len(logits)} prompts",
+        f"{name} does not work: the {component}'s logits are NaN or infinite after {len(bad)} of {len(logits)} prompts",
         why=why,
         fix=fix,
     )

@@ -96,22 +96,22 @@ class KChoice:
 def choose_k(
     decode: Decode,
     prompts: Sequence[Any],
-    most: int,
+    max_drafts: int,
     *,
     sweeps: int = 3,
     seconds: float = 30.0,
     advance: Advance = lambda _: None,
 ) -> KChoice:
-    """Measure K = 0..``most`` in turn on each prompt, so that a slow moment of the machine affects every K.
+    """Measure K = 0..``max_drafts`` in turn on each prompt, so that a slow moment of the machine affects every K.
 
     A K that is far behind in two turns is dropped: the others get its time, and the backend frees its resources.
     Measuring ends early, after a whole turn, when ``seconds`` of decoding are spent and every prompt was decoded, or
     when three times as many are spent. Setup for a K and prefill are not counted. ``advance`` gets the tokens of each
     decoding.
     """
-    running = list(range(most + 1))
+    running = list(range(max_drafts + 1))
     measured: dict[int, list[Decoded]] = {k: [] for k in running}
-    for k in (0, most):  # first calls allocate
+    for k in (0, max_drafts):  # first calls allocate
         advance(decode(prompts[0], k).tokens)
     spent = 0.0
     for turn in range(sweeps * len(prompts)):
@@ -130,16 +130,16 @@ def choose_k(
     return KChoice(fastest.k, rates)
 
 
-def measure_k(engine: Engine, prompts: Sequence[Ids], most: int, progress: Progress) -> KChoice:
-    """Measure K = 0..``most`` with an engine and its default drafter.
+def measure_k(engine: Engine, prompts: Sequence[Ids], max_drafts: int, progress: Progress) -> KChoice:
+    """Measure K = 0..``max_drafts`` with an engine and its default drafter.
 
     All K take turns within each answer if every round can verify K drafts, and rounds of a new K need no preparation.
     Otherwise they take turns on whole answers.
     """
-    with progress.step(f"choose K among 1..{most}"):
+    with progress.step(f"choose K among 1..{max_drafts}"):
         prepares = bool(engine.manifest.backend.gpus)
-        measured = {} if prepares else engine.measure_rounds(prompts, counts=range(most + 1), seconds=_SECONDS)
-        return of_rounds(measured) if measured else _measure_answers(engine, prompts, most, progress)
+        measured = {} if prepares else engine.measure_rounds(prompts, counts=range(max_drafts + 1), seconds=_SECONDS)
+        return of_rounds(measured) if measured else _measure_answers(engine, prompts, max_drafts, progress)
 
 
 def of_rounds(measured: Mapping[int, MeasuredK]) -> KChoice:
@@ -154,7 +154,7 @@ def of_rounds(measured: Mapping[int, MeasuredK]) -> KChoice:
     return KChoice(max((k for k in measured if k), key=lambda k: measured[k].value), tuple(rates))
 
 
-def _measure_answers(engine: Engine, prompts: Sequence[Ids], most: int, progress: Progress) -> KChoice:
+def _measure_answers(engine: Engine, prompts: Sequence[Ids], max_drafts: int, progress: Progress) -> KChoice:
     from ...engines.requests.params import SamplingParams
 
     params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
@@ -164,9 +164,9 @@ def _measure_answers(engine: Engine, prompts: Sequence[Ids], most: int, progress
         acceptance, many = output.acceptance, len(output.token_ids) - 1  # prefill emits the first
         return Decoded(many, output.decode_seconds, acceptance.rounds + acceptance.undrafted, acceptance.accepted)
 
-    total = (2 + _SWEEPS * len(prompts) * (most + 1)) * (_TOKENS - 1)  # if no K is dropped and time suffices
+    total = (2 + _SWEEPS * len(prompts) * (max_drafts + 1)) * (_TOKENS - 1)  # if no K is dropped and time suffices
     with progress.step("decode with every K", Tokens(total)) as advance:
-        return choose_k(decode, prompts, most, sweeps=_SWEEPS, seconds=_SECONDS, advance=advance)
+        return choose_k(decode, prompts, max_drafts, sweeps=_SWEEPS, seconds=_SECONDS, advance=advance)
 
 
 def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
@@ -204,7 +204,7 @@ def cached_choice(
     Also returns True if it was reused. ``engine`` is the final name of ``folder``; ``graphs`` are its stages, by half.
     The manifest's number of drafts is the maximum. Raises ``BuildError`` if logits are not finite.
     """
-    most = manifest.speculation.num_speculative_tokens
+    max_drafts = manifest.speculation.num_speculative_tokens
 
     def make(stage: Path) -> None:
         from ...engines.engine import Engine
@@ -212,16 +212,16 @@ def cached_choice(
         with run.progress.step("load the engine"):
             loaded = Engine.load(folder, check="sizes", prefix_cache_bytes=0)
         found = prompts_for(loaded, _PROMPTS if manifest.draft_method.needs_head else _ANSWERS)
-        half = (len(found) + 1) // 2
-        prompts = [each for at in range(half) for each in found[at::half]]  # code and prose in turn
+        middle = (len(found) + 1) // 2
+        prompts = [each for at in range(middle) for each in found[at::middle]]  # code and prose in turn
         require_numbers(loaded, prompts[:_ANSWERS], engine)
-        choice = measure_k(loaded, prompts, most, run.progress)
+        choice = measure_k(loaded, prompts, max_drafts, run.progress)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 
     backend = manifest.backend
     names = [stage.path.name for stage in graphs.values()]
     by_questions = bool(read_templates(folder))  # chat prompts instead of code
-    key = [names, backend.versions[backend.name], most, by_questions, platform.node()]
+    key = [names, backend.versions[backend.name], max_drafts, by_questions, platform.node()]
     stage = run.store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused

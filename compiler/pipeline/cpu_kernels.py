@@ -38,17 +38,17 @@ def cpu_kernels(run: PipelineRun, platform: BuildPlatform, *, is_asked: bool) ->
     ONNX Runtime then executes the function bodies of the custom nodes.
     """
     if not platform.lowering.packs:
-        return CpuKernels(None, platform.lowering, [platform.lacks] if platform.lacks else [])
+        return CpuKernels(None, platform.lowering, [platform.missing] if platform.missing else [])
     with run.phases("kernels") as record:
         try:
             stage = _tested(run)
         except UntrustedCache:
             raise
         except (EnvironmentProblem, BuildError) as error:
-            what = f"{error.what}: {error.why}" if error.why else error.what
+            problem = f"{error.what}: {error.why}" if error.why else error.what
             if not is_asked:
-                return CpuKernels(None, ORT, [costs_without_kernels(what, error.fix)])
-            warning = f"the engine has no CPU kernels, so it will be slow: {what}; {error.fix}"
+                return CpuKernels(None, ORT, [costs_without_kernels(problem, error.fix)])
+            warning = f"the engine has no CPU kernels, so it will be slow: {problem}; {error.fix}"
             return CpuKernels(None, platform.lowering, [warning])
         record["reused"] = stage.reused
     return CpuKernels(stage, platform.lowering)

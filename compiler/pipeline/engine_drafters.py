@@ -47,7 +47,7 @@ from ..store.stages import Stage, StageStore
 from .check_numbers import prompts_for, require_finite
 from .engine_manifest import origin_of_head, part_of
 from .graph_stages import SEMANTIC, Compiled, TargetsEmbedding, attach, beside_target, trace
-from .model_half import drafter_half
+from .model_half import drafter_component
 from .plan_stages import PLAN, PlanSource, PlanStage, build_plan, profiles
 from .shared_steps import PipelineRun, bytes_of, place_config
 
@@ -90,7 +90,7 @@ def add_drafter(
 
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. The engine is unchanged until the drafter works.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     SizeOptions(request.num_speculative_tokens).check(fix="omit the option to start from the head's trained depth")
     request.head.check()
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
@@ -109,19 +109,21 @@ def add_drafter(
         embedding = _embedding(manifest, request, name) if EMBEDDING in head.shared else None
     with run.phases("hash", "hash the checkpoints"):
         take_fingerprints([checkpoint], run.progress)
-        lacking = [each for each in head.shared if not (each == EMBEDDING and embedding)]
-        if lacking:
-            target = _with_weights(manifest, lacking, run.progress)
+        missing = [each for each in head.shared if not (each == EMBEDDING and embedding)]
+        if missing:
+            target = _with_weights(manifest, missing, run.progress)
     lowering = lowering_named(manifest.backend.lowering)
     recipe = _recipe(manifest, head)
-    half = drafter_half(checkpoint, head, target.with_taps(head.taps), recipe, lowering, shares=embedding is not None)
+    component = drafter_component(
+        checkpoint, head, target.with_taps(head.taps), recipe, lowering, shares=embedding is not None
+    )
     made_for = MadeFor("drafter add", model, request.draft, recipe.name, lowering.name)
     run = replace(run, store=replace(run.store, made_for=made_for))
     with run.phases("trace drafter"):
-        traced = trace(run.store, half, recipe.dtype, run.progress)
+        traced = trace(run.store, component, recipe.dtype, run.progress)
     with run.phases("attach drafter"):
         compiled = attach(
-            run.store, half, traced,
+            run.store, component, traced,
             lowering=lowering, cache_length=manifest.shapes.cache_length, progress=run.progress, embedding=embedding,
         )  # fmt: skip
     origin, folder = origin_of_head(request.draft, checkpoint), f"{DRAFTERS}/{name}"
@@ -143,7 +145,7 @@ def add_drafter(
     )
     size = _publish(run, request, name, added, stage, checkpoint, checks=checks)
     return EngineDrafter(
-        name, added, size, warnings=(*found.notes, *warnings), seconds=round(time.perf_counter() - began, 1)
+        name, added, size, warnings=(*found.notes, *warnings), seconds=round(time.perf_counter() - started, 1)
     )
 
 
@@ -178,13 +180,13 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
     """
     with writing(engine, 0), changing(engine):
         manifest = Manifest.read(engine)
-        gone = next((each for each in list_drafters(engine) if each.name == name), None)
-        if gone is None or name == BUILT_IN:
+        removed = next((each for each in list_drafters(engine) if each.name == name), None)
+        if removed is None or name == BUILT_IN:
             added = ", ".join(sorted(manifest.drafters)) or "none"
             raise UsageError(
                 f"the drafter {name} of {engine} cannot be removed",
                 why="the engine was built with this drafter"
-                if gone
+                if removed
                 else f"this drafter does not exist; the added drafters are: {added}",
                 fix="pass the name of an added drafter",
             )
@@ -199,7 +201,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
         _remove_beside(engine, name)
         with suppress(OSError):  # others are left
             folder.parent.rmdir()
-    return gone
+    return removed
 
 
 @contextmanager
@@ -280,22 +282,24 @@ def _listed(taps: tuple[int, ...]) -> str:
 
 def _speculation(manifest: Manifest, request: DrafterRequest, head: DrafterSpec) -> tuple[Speculation, tuple[str, ...]]:
     """Return the number of drafts per round, within the room of the engine's caches, and warnings."""
-    room, asked = manifest.speculation.max_num_speculative_tokens, request.num_speculative_tokens
-    if asked is not None and not 1 <= asked <= room:
+    room, requested = manifest.speculation.max_num_speculative_tokens, request.num_speculative_tokens
+    if requested is not None and not 1 <= requested <= room:
         raise UsageError(
-            f"--num-speculative-tokens {asked} is not between 1 and {room}",
+            f"--num-speculative-tokens {requested} is not between 1 and {room}",
             why=f"the engine's caches have room for {counted(room, 'draft')} per round",
             fix="omit the option, or rebuild the engine with a larger --num-speculative-tokens",
         )
     depth, warnings = head.trained_depth or ASSUMED_DEPTH, []
     if head.trained_depth is None:
         warnings.append(f"the head does not state how many drafts it was trained for; assuming {ASSUMED_DEPTH}")
-    if depth > room and asked is None:
+    if depth > room and requested is None:
         warnings.append(
             f"the head was trained for {counted(depth, 'draft')}, but the engine's caches have room for {room}"
         )
-    most = min(max(depth, asked or 0), room)
-    return Speculation(asked or most, most, head.trained_depth, adapts=asked is None), tuple(warnings)
+    max_drafts = min(max(depth, requested or 0), room)
+    return Speculation(requested or max_drafts, max_drafts, head.trained_depth, adapts=requested is None), tuple(
+        warnings
+    )
 
 
 def _embedding(manifest: Manifest, request: DrafterRequest, name: str) -> TargetsEmbedding | None:
@@ -311,14 +315,14 @@ def _embedding(manifest: Manifest, request: DrafterRequest, name: str) -> Target
     return TargetsEmbedding.of(request.engine / semantic, entry.sha256, beside_target(name))
 
 
-def _with_weights(manifest: Manifest, lacking: Sequence[str], progress: Progress) -> Target:
+def _with_weights(manifest: Manifest, missing: Sequence[str], progress: Progress) -> Target:
     """Open the target's checkpoint, from which the head takes weights that it does not store.
 
     Raises ``EnvironmentProblem`` if it is missing or has changed.
     """
     origin = manifest.target.origin
     fix = f"restore {origin.source}, or use a head that stores these weights"
-    why = f"the head takes {' and '.join(lacking)} from the target"
+    why = f"the head takes {' and '.join(missing)} from the target"
     try:
         target = Target.open(Path(origin.source))
     except PeagleError as error:
@@ -411,10 +415,10 @@ def _publish(
             folder.parent.mkdir(exist_ok=True)
             remove(folder)  # of an addition that was killed before the manifest listed it
             (temporary / folder_of(name)).rename(folder)
-            beside = [each for each in assembly.files if not each.startswith(folder_of(name))]
-            for each in beside:
+            others = [each for each in assembly.files if not each.startswith(folder_of(name))]
+            for each in others:
                 (temporary / each).rename(engine / each)
-            flush(folder.parent, *{(engine / each).parent for each in beside}, engine)
+            flush(folder.parent, *{(engine / each).parent for each in others}, engine)
         files = dict(sorted({**manifest.files, **assembly.files}.items()))
         manifest = in_oldest_format(replace(manifest, drafters={**manifest.drafters, name: added}, files=files))
         try:
@@ -441,8 +445,8 @@ def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:
             why=f"{drafters} is {kind}, but must be a folder inside the engine",
             fix=f"move {drafters} away",
         )
-    ours = {PurePosixPath(name).name for name in assembly.files if PurePosixPath(name).parts[0] == DRAFTERS}
-    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= ours)):
+    own_folders = {PurePosixPath(name).name for name in assembly.files if PurePosixPath(name).parts[0] == DRAFTERS}
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= own_folders)):
         raise UsageError(
             f"the drafter {folder.name} cannot be added to {engine}",
             why=f"{folder} exists but is not a drafter of this engine; nothing in it was changed",

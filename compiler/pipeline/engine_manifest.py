@@ -31,7 +31,7 @@ def engine_manifest(
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
     first, stored = graphs.account().lead_sentence(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
-        name: replace(part, file=f"{name}/{PLAN}", plan=plans.halves[name].facts.plan) if plans else part
+        name: replace(part, file=f"{name}/{PLAN}", plan=plans.by_component[name].facts.plan) if plans else part
         for name, (origin, caches) in _origins(inputs).items()
         for part in (part_of(name, name, origin, caches, graphs.compiled[name], recipe),)
     }
@@ -62,10 +62,10 @@ def engine_manifest(
 
 
 def part_of(
-    half: str, folder: str, origin: Origin, caches: Sequence[CacheSpec], compiled: Compiled, recipe: Recipe
+    component: str, folder: str, origin: Origin, caches: Sequence[CacheSpec], compiled: Compiled, recipe: Recipe
 ) -> Part:
     """Return the record of a half's graph, which is placed in ``folder`` unless it must be next to another graph."""
-    kind = _cache_dtype(half, recipe)
+    kind = _cache_dtype(component, recipe)
     return Part(
         origin=origin,
         file=f"{compiled.files.folder or folder}/{compiled.files.model}",
@@ -77,24 +77,24 @@ def part_of(
 
 def origin_of_head(name: str, head: Checkpoint) -> Origin:
     """Return the origin of a drafter that the command line calls ``name``."""
-    named = head.config.get("architectures") or ["unnamed"]
-    return Origin(name, head.fingerprint, str(head.source), str(named[0]))
+    architectures = head.config.get("architectures") or ["unnamed"]
+    return Origin(name, head.fingerprint, str(head.source), str(architectures[0]))
 
 
 def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
     """Return the origin of each half, and the caches of its layers."""
     resolved, spec, checkpoint = inputs.resolved, inputs.target.spec, inputs.target.checkpoint
     target = Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.source), spec.architecture)
-    halves = {"target": (target, spec.caches)}
+    components = {"target": (target, spec.caches)}
     if inputs.drafter:
         of_head, head = inputs.drafter
-        halves["drafter"] = (origin_of_head(resolved.draft or resolved.model, of_head), head.caches)
-    return halves
+        components["drafter"] = (origin_of_head(resolved.draft or resolved.model, of_head), head.caches)
+    return components
 
 
-def _cache_dtype(half: str, recipe: Recipe) -> str:
+def _cache_dtype(component: str, recipe: Recipe) -> str:
     """Return the type of low-precision caches; empty if the caches have the graph's type."""
-    kind = recipe.cache_type(half)
+    kind = recipe.cache_type(component)
     return "" if kind == recipe.wide else NUMBER_FORMATS[kind].number_type.name
 
 

@@ -50,7 +50,7 @@ class EngineSpeed:
         if lowering.is_tensorrt or any(weight.role == "experts" for weight in workload.census):
             model = graph_files.load(compiled.attached.path / compiled.files.model)
             counts = GraphCounts.of_graph(model, workload.census, lowering)
-        named = plan.request.backend.gpus
+        gpus = plan.request.backend.gpus
         question = speed_question(plan.request, plan.speculation, inputs.head)
         drafter, notes = drafter_of(question, inputs.head, spec, text, recipe, lowering)
         work = target_work(workload.census, workload.lines, recipe, spec, text, counts)
@@ -59,7 +59,7 @@ class EngineSpeed:
             drafter=drafter,
             question=question,
             notes=tuple(notes),
-            gpu=named[0] if len(named) == 1 and not is_architecture(named[0]) and lowering.is_tensorrt else None,
+            gpu=gpus[0] if len(gpus) == 1 and not is_architecture(gpus[0]) and lowering.is_tensorrt else None,
             probe=ProbeShape(
                 kind=_main_type(work),
                 hidden=spec.hidden_size,
@@ -88,19 +88,21 @@ class EngineSpeed:
         question = self.question
         lengths = _measured_lengths(choice) if choice else question.lengths
         measured = _milliseconds(choice) if choice else {}
-        shown = {0, choice.k} | {k for k in SHOWN if k in measured} if choice else {*SHOWN, question.asked or 0}
+        shown = (
+            {0, choice.k} | {k for k in SHOWN if k in measured} if choice else {*SHOWN, question.requested_drafts or 0}
+        )
         found = estimate_rounds(
             self.target,
             self.drafter,
             question.method,
             device,
             lengths,
-            most=question.most,
+            max_drafts=question.max_drafts,
             context=_CONTEXT if choice else CONTEXT,
             shown=sorted(shown),
             notes=() if choice else self.notes,
         )
-        return found.beside(measured)
+        return found.with_measured(measured)
 
 
 def speed_of_engine(

@@ -15,7 +15,7 @@ from ..console.progress_lines import Bytes
 from ..hardware.packages import export_versions
 from ..store.following_hash import FollowingHash
 from ..store.stages import Stage, StageStore
-from .model_half import Half
+from .model_half import Component
 from .streamed_weights import StreamedWeights
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Compiled:
         return TargetsEmbedding.of(self.attached.path / self.files.semantic, self.attached.path.name)
 
 
-def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> Stage:
+def trace(store: StageStore, component: Component, dtype: Dtype, progress: Progress) -> Stage:
     """Return the half's semantic graph, without weights; ``dtype`` is the type of weights, caches and features."""
 
     def make(folder: Path) -> None:
@@ -100,15 +100,15 @@ def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> St
 
             from ...graphs.graph_files import save
 
-        save(half.trace(dtype), folder / SEMANTIC)
+        save(component.trace(dtype), folder / SEMANTIC)
 
-    with progress.step(f"trace {half.name}"):
-        return store.run(f"trace-{half.name}", [half.facts, dtype, export_versions()], make)
+    with progress.step(f"trace {component.name}"):
+        return store.run(f"trace-{component.name}", [component.facts, dtype, export_versions()], make)
 
 
 def attach(
     store: StageStore,
-    half: Half,
+    component: Component,
     traced: Stage,
     *,
     lowering: Lowering,
@@ -122,9 +122,9 @@ def attach(
     """
     shared = embedding.stored if embedding else None
     files = embedding.files if embedding else ALONE
-    key: list[Any] = [traced.path.name, lowering.name, cache_length, *(each.fingerprint for each in half.sources)]
-    key += [half.quantized.key] if half.quantized else []
-    key += [asdict(half.caches)] if half.caches else []
+    key: list[Any] = [traced.path.name, lowering.name, cache_length, *(each.fingerprint for each in component.sources)]
+    key += [component.quantized.key] if component.quantized else []
+    key += [asdict(component.caches)] if component.caches else []
     if embedding:
         key += [embedding.key]
         key += [files.model] if files != BESIDE_TARGET else []
@@ -137,7 +137,7 @@ def attach(
         from ..store.atomic_files import require_space, writing
 
         semantic = load(traced.path / SEMANTIC)
-        weights = StreamedWeights.rewrite(semantic, half, lowering, shared)
+        weights = StreamedWeights.rewrite(semantic, component, lowering, shared)
         lowered = lower(semantic.clone(), lowering, cache_length=cache_length)
         if weights.quantized:
             weights.quantized.prove(lowered, lowering, weights.cuts)
@@ -145,7 +145,7 @@ def attach(
         if lowering.join:
             lowering.join(lowered.model)
         require_space(store.root, lowered.total_bytes)
-        step = progress.step(f"attach {half.name} weights", Bytes(lowered.total_bytes))
+        step = progress.step(f"attach {component.name} weights", Bytes(lowered.total_bytes))
         with writing(store.root, lowered.total_bytes), step as advance:
             model = folder / files.model
             data = data_file(model)
@@ -157,10 +157,10 @@ def attach(
             (folder / files.precision).write_text(json.dumps(weights.quantized.record(), indent=2) + "\n")
         return {data.name: following.entry()}
 
-    attached = store.run(f"attach-{half.name}", key, make)
+    attached = store.run(f"attach-{component.name}", key, make)
     precision = None
-    if half.quantized:  # this build's: a reused graph may have another in what the graph does not depend on
-        recipe = half.quantized.selection.recipe.record()
+    if component.quantized:  # this build's: a reused graph may have another in what the graph does not depend on
+        recipe = component.quantized.selection.recipe.record()
         precision = json.loads((attached.path / files.precision).read_bytes()) | {"recipe": recipe}
     size = shared.bytes if shared else 0
     return Compiled(traced, attached, *_contract(attached.path / files.model), precision, files, size)

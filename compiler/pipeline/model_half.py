@@ -27,7 +27,7 @@ _STORAGE = ("quantization_config", "compression_config")  # the storage of weigh
 
 
 @dataclass(frozen=True)
-class Half:
+class Component:
     """The graph to trace and the source of its weights; ``facts`` is everything that the structure depends on.
 
     ``check(shapes)`` rejects a checkpoint that lacks weights of the graph; ``read(weight, shape)`` yields one as
@@ -50,12 +50,12 @@ class Half:
     targets_embedding: str = ""
 
 
-def target_half(
+def target_component(
     target: Target,
     recipe: Recipe | None = None,
     lowering: Lowering = TENSORRT,
     ranges: Scales | None = None,
-) -> Half:
+) -> Component:
     """Return the target as its family traces it, with weights assembled as the family defines.
 
     A ``recipe`` with quantized weights keeps those of an FP8 checkpoint, and quantizes others for ``lowering``;
@@ -83,10 +83,10 @@ def target_half(
     def position(name: str, shape: Shape) -> tuple[str, int]:
         return checkpoint.position(target.stored_as(name, shape))
 
-    return Half("target", checkpoint, facts, trace, check, target.read, position, (checkpoint,), quantized, caches)
+    return Component("target", checkpoint, facts, trace, check, target.read, position, (checkpoint,), quantized, caches)
 
 
-def drafter_half(
+def drafter_component(
     checkpoint: Checkpoint,
     head: DrafterSpec,
     target: Target,
@@ -94,7 +94,7 @@ def drafter_half(
     lowering: Lowering = TENSORRT,
     *,
     shares: bool = False,
-) -> Half:
+) -> Component:
     """Return the P-EAGLE head for its target, which provides the auxiliary hidden states and weights that it lacks.
 
     A ``recipe`` can quantize the drafter's matrices and its caches. ``shares``: a drafter with the target's embedding
@@ -119,7 +119,7 @@ def drafter_half(
     # Its trace depends on the target only through the width of the features.
     facts = {"head": asdict(head), "features": len(target.spec.taps) * target.spec.hidden_size}
     shared = EMBEDDING if shares and weights.has_targets_embedding else ""
-    return Half(
+    return Component(
         "drafter", checkpoint, facts, trace, check, weights.read, weights.position, weights.sources, quantized,
         LowPrecisionCaches.of("drafter", recipe) if recipe else None, shared,
     )  # fmt: skip

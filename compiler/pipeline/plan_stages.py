@@ -56,13 +56,13 @@ class PluginLibraryStage:
 class Plans:
     """The plans of an engine, by half, and the kernels and plugins for their GPUs."""
 
-    halves: Mapping[str, PlanStage]
+    by_component: Mapping[str, PlanStage]
     kernels: Stage
     library: PluginLibraryStage
 
     def stages(self) -> dict[str, Stage]:
         """Return the stages, with the files that go into an engine, by half."""
-        return {name: plan.placed for name, plan in self.halves.items()}
+        return {name: plan.placed for name, plan in self.by_component.items()}
 
     def compiled(self) -> list[Stage]:
         """Return the kernels, and the library of plugins if there is one."""
@@ -70,15 +70,15 @@ class Plans:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the libraries that built the plans; loading an engine compares them."""
-        return {name: version for plan in self.halves.values() for name, version in plan.facts.versions.items()}
+        return {name: version for plan in self.by_component.values() for name, version in plan.facts.versions.items()}
 
     def products(self) -> dict[str, tuple[BuiltProduct, ...]]:
         """Return TensorRT's account of the matmuls of each plan, by half."""
-        return {name: plan.facts.products for name, plan in self.halves.items()}
+        return {name: plan.facts.products for name, plan in self.by_component.items()}
 
     def warnings(self) -> list[str]:
         """Return the warnings from building the plans and the plugin library."""
-        return [*(each for plan in self.halves.values() for each in plan.facts.warnings), *self.library.warnings]
+        return [*(each for plan in self.by_component.values() for each in plan.facts.warnings), *self.library.warnings]
 
 
 @dataclass(frozen=True)
@@ -109,23 +109,23 @@ class PlanSource:
 
 def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: BuildPlan) -> Plans:
     """Build the plans of all graphs, one after the other, and the kernels. Raises ``BuildError``."""
-    halves = {}
+    by_component = {}
     for name, source in sources.items():
         sizes = profiles(
             name, plan.max_batch_size, plan.speculation, plan.max_seq_len, is_autoregressive=source.is_autoregressive
         )
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, source, plan.platform, plan.request.plans, sizes)
-            record["reused"] = halves[name].stage.reused
+            by_component[name] = build_plan(run, name, source, plan.platform, plan.request.plans, sizes)
+            record["reused"] = by_component[name].stage.reused
     with run.phases("kernels") as record:
         kernels = build_kernels(run, plan.platform.gpus)
         library = build_plugin_library(run, kernels)
         record["reused"] = kernels.reused and (library.stage is None or library.stage.reused)
-    return Plans(halves, kernels, library)
+    return Plans(by_component, kernels, library)
 
 
 def profiles(
-    half: str,
+    component: str,
     max_batch_size: int,
     speculation: Speculation,
     max_seq_len: int,
@@ -139,10 +139,10 @@ def profiles(
     TensorRT tunes for the usual sizes, those of ``num_speculative_tokens``; requests may use more. An autoregressive
     drafter has further passes of one column without features, for all rows and for a single one.
     """
-    usual, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
-    emitted = (2 if half == "drafter" else 1, max(usual, 1) + 1, max(most, 1) + 1)
-    columns, chunk = (1, usual + 1, most + 1), min(CHUNK, max_seq_len)
-    length = cache_length(max_seq_len, most, TENSORRT)
+    usual, max_drafts = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
+    emitted = (2 if component == "drafter" else 1, max(usual, 1) + 1, max(max_drafts, 1) + 1)
+    columns, chunk = (1, usual + 1, max_drafts + 1), min(CHUNK, max_seq_len)
+    length = cache_length(max_seq_len, max_drafts, TENSORRT)
     # If only one size is possible, TensorRT treats it as a constant: it drops the slice of the caches, and expands them
     # in memory for every query head.
     fewest = min(FEWEST_POSITIONS, length - 1)
@@ -165,10 +165,10 @@ def profiles(
 
 def build_plan(
     run: PipelineRun,
-    half: str,
+    component: str,
     source: PlanSource,
     platform: BuildPlatform,
-    asked: PlanOptions,
+    options: PlanOptions,
     sizes: tuple[Profile, ...],
 ) -> PlanStage:
     """Build the TensorRT plan of a half's lowered graph, with optimization profiles of these ``sizes``.
@@ -179,13 +179,13 @@ def build_plan(
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
     plan_request = PlanRequest(
-        name=half,
+        name=component,
         graph=source.graph,
         product=cast("Product", platform.backend),
         gpus=platform.gpus,
         profiles=sizes,
-        workspace_bytes=None if asked.workspace_gb is None else int(asked.workspace_gb * _GB),
-        optimization_level=asked.optimization_level,
+        workspace_bytes=None if options.workspace_gb is None else int(options.workspace_gb * _GB),
+        optimization_level=options.optimization_level,
         timing_cache=store.root.joinpath(*timings),
         record=source.record,
     )
@@ -200,11 +200,11 @@ def build_plan(
         require_space(store.root, source.size)
         facts = build(plan_request, folder / PLAN, run.progress)
         if source.precision:
-            notes = require_effect(half, source.precision, facts.products)
+            notes = require_effect(component, source.precision, facts.products)
             facts = replace(facts, warnings=(*facts.warnings, *notes))
         (folder / _FACTS).write_text(json.dumps(facts.to_record()))
 
-    stage = store.run(f"plan-{half}", key, make, needed=source.size)
+    stage = store.run(f"plan-{component}", key, make, needed=source.size)
     return PlanStage(stage, PlanFacts.from_record(json.loads((stage.path / _FACTS).read_bytes())))
 
 

@@ -27,7 +27,7 @@ from ..store.stages import Stage, StageStore
 from .calibration_stage import calibrated
 from .graph_account import GraphAccount
 from .graph_stages import Compiled, attach, trace
-from .model_half import Half, drafter_half, target_half
+from .model_half import Component, drafter_component, target_component
 
 if TYPE_CHECKING:
     from ..precision.calibration.saved_ranges import Scales
@@ -58,7 +58,7 @@ class Graphs:
 
     plan: BuildPlan
     target: Target
-    halves: tuple[Half, ...]
+    components: tuple[Component, ...]
     compiled: Mapping[str, Compiled]
     ranges: Scales | None
 
@@ -73,7 +73,11 @@ class Graphs:
         """
         if sum(bytes_of(self.stages()).values()) < ADOPTED_FROM:
             return frozenset()
-        return frozenset(half.name for half in self.halves if not (half.quantized and half.quantized.rounds()))
+        return frozenset(
+            component.name
+            for component in self.components
+            if not (component.quantized and component.quantized.rounds())
+        )
 
     def account(self) -> GraphAccount:
         """Return the facts about the graphs for manifests and reports."""
@@ -98,8 +102,8 @@ class Graphs:
 
     def furnish(self, assembly: Assembly) -> None:
         """Place the files that accompany the graphs: configurations, calibrated ranges, tokenizer."""
-        for half in self.halves:
-            place_config(assembly, half.checkpoint, half.name)
+        for component in self.components:
+            place_config(assembly, component.checkpoint, component.name)
         if self.ranges:
             self.ranges.save(assembly.folder / FOLDER)
             assembly.enter(FOLDER)
@@ -126,23 +130,23 @@ def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: Sta
     ranges = calibrated(
         request.calibration, target, recipe, lowering, run.store, run.phases, run.progress, model=request.pair.model
     )
-    halves = [target_half(target, recipe, lowering, ranges)]
+    components = [target_component(target, recipe, lowering, ranges)]
     if inputs.drafter:
-        halves.append(drafter_half(*inputs.drafter, target, recipe, lowering, shares=plan.shares))
+        components.append(drafter_component(*inputs.drafter, target, recipe, lowering, shares=plan.shares))
     compiled: dict[str, Compiled] = {}
-    for half in halves:
-        with run.phases(f"trace {half.name}") as record:
-            traced = trace(run.store, half, recipe.dtype, run.progress)
+    for component in components:
+        with run.phases(f"trace {component.name}") as record:
+            traced = trace(run.store, component, recipe.dtype, run.progress)
             record["reused"] = traced.reused
-        with run.phases(f"attach {half.name}") as record:
+        with run.phases(f"attach {component.name}") as record:
             graph = attach(
-                store or run.store, half, traced,
+                store or run.store, component, traced,
                 lowering=lowering, cache_length=plan.cache_length, progress=run.progress,
-                embedding=compiled["target"].embedding() if half.targets_embedding else None,
+                embedding=compiled["target"].embedding() if component.targets_embedding else None,
             )  # fmt: skip
             record["reused"] = graph.attached.reused
-        compiled[half.name] = graph
-    return Graphs(plan, target, tuple(halves), compiled, ranges)
+        compiled[component.name] = graph
+    return Graphs(plan, target, tuple(components), compiled, ranges)
 
 
 def bytes_of(stages: Mapping[str, Stage]) -> dict[str, int]:

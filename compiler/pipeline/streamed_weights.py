@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.targets.checkpoint_pieces import Array, Shape
-from .model_half import Half
+from .model_half import Component
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,7 +28,7 @@ class StreamedWeights:
     another file already holds.
     """
 
-    half: Half
+    component: Component
     shapes: Mapping[str, Shape]
     quantized: QuantizedGraph | None
     packed: Mapping[str, Shape]
@@ -37,7 +37,7 @@ class StreamedWeights:
 
     @classmethod
     def rewrite(
-        cls, semantic: ir.Model, half: Half, lowering: Lowering, shared: StoredEmbedding | None
+        cls, semantic: ir.Model, component: Component, lowering: Lowering, shared: StoredEmbedding | None
     ) -> StreamedWeights:
         """Rewrite a semantic graph in place, pass by pass; ``shared`` is the embedding in the target's file.
 
@@ -48,17 +48,17 @@ class StreamedWeights:
         from ..precision.quantization_proof import QuantizedGraph
 
         shapes = needed_weights(semantic)
-        half.check(shapes)
-        stored = shared.put_into(half.targets_embedding, semantic) if shared else {}
-        quantized = QuantizedGraph.of(half.quantized, semantic) if half.quantized else None
-        if half.caches:
-            half.caches.rewrite(semantic)
-        tables = [half.targets_embedding] if shared and shared.packed else []
+        component.check(shapes)
+        stored = shared.put_into(component.targets_embedding, semantic) if shared else {}
+        quantized = QuantizedGraph.of(component.quantized, semantic) if component.quantized else None
+        if component.caches:
+            component.caches.rewrite(semantic)
+        tables = [component.targets_embedding] if shared and shared.packed else []
         packed = pack_wide(semantic, tables) if lowering.packs else {}
-        if shared and shared.packed != (half.targets_embedding in packed):
+        if shared and shared.packed != (component.targets_embedding in packed):
             stored = {}  # this graph needs another layout of it
         cuts = split_experts(semantic) if lowering.has_expert_layer else {}
-        return cls(half, shapes, quantized, packed, cuts, stored)
+        return cls(component, shapes, quantized, packed, cuts, stored)
 
     def read(self, name: str) -> Iterator[Array]:
         """Return the values of an initializer, as consecutive runs of rows."""
@@ -67,13 +67,13 @@ class StreamedWeights:
         shape = self.shapes[self._weight_of(name)]
         if self.quantized and name in self.quantized.streams:
             return self.quantized.read(name, shape)
-        runs = self.half.read(name, shape)
+        runs = self.component.read(name, shape)
         return packed_tiles(runs, shape) if name in self.packed else runs
 
     def position(self, name: str) -> tuple[str, int]:
         """Return the file and the offset of its first values in the checkpoint."""
         weight = self._weight_of(name)
-        return self.half.position(weight, self.shapes[weight])
+        return self.component.position(weight, self.shapes[weight])
 
     def _weight_of(self, name: str) -> str:
         streams = self.quantized.streams if self.quantized else {}

@@ -35,12 +35,14 @@ def require_known(precision: str | None) -> None:
         )
 
 
-def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), *, wides: Sequence[str] = ()) -> None:
+def require_legal(
+    recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), *, wide_types: Sequence[str] = ()
+) -> None:
     """Raise ``UsageError``, with the nearest legal choice, for a table that ``lowering`` or a GPU (``sm_120``) lacks.
 
-    ``wides`` are the possible wide types before a checkpoint is read; empty if the recipe's is final.
+    ``wide_types`` are the possible wide types before a checkpoint is read; empty if the recipe's is final.
     """
-    wides = wides or (recipe.wide,)
+    wide_types = wide_types or (recipe.wide,)
     known = available(lowering)
     if recipe.name not in known:
         raise _refused(
@@ -55,10 +57,10 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
             why=f"{recipe.name} quantizes no weights of the target",
             fix="omit --exclude, or add --precision int8 or another quantized recipe",
         )
-    _require_drafter(recipe, lowering, wides)
+    _require_drafter(recipe, lowering, wide_types)
     require_gpus(recipe, gpus)
-    _require_lm_head(recipe, lowering, gpus, wides)
-    _require_caches(recipe, lowering, gpus, wides)
+    _require_lm_head(recipe, lowering, gpus, wide_types)
+    _require_caches(recipe, lowering, gpus, wide_types)
 
 
 def unsupported_reason(precision: str, *, tensorrt: bool) -> str:
@@ -86,18 +88,18 @@ def _quantized(lowering: Lowering) -> tuple[str, ...]:
 
 def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
     """Raise ``UsageError``, with an alternative, for a type that a GPU (``sm_120``) cannot compute with."""
-    asked = [
+    requested = [
         ("--precision", recipe.weights),
         ("--precision", recipe.experts),
         ("--lm-head-precision", recipe.lm_head),
         ("--draft-precision", recipe.drafter),
         ("--kv-cache-dtype", recipe.kv_cache),
     ]
-    for flag, kind in asked:
-        lacking = [gpu for gpu in gpus if not supports(gpu, kind)]
-        if lacking:
+    for flag, kind in requested:
+        unsupported = [gpu for gpu in gpus if not supports(gpu, kind)]
+        if unsupported:
             raise UsageError(
-                f"{flag} {kind} is not available on {', '.join(lacking)}",
+                f"{flag} {kind} is not available on {', '.join(unsupported)}",
                 why=_why(kind),
                 fix=f"{_instead(flag, kind, gpus)}, or build {_elsewhere(kind)}",
             )
@@ -133,22 +135,22 @@ def _why(kind: str) -> str:
     return f"{title} requires {sm_name(on.since)} or newer"
 
 
-def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
+def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wide_types: Sequence[str]) -> None:
     known = _quantized(lowering)
     kind, kinds = recipe.lm_head, [each for each in known if all(supports(gpu, each) for gpu in gpus)]
-    if kind in known or kind in wides:
+    if kind in known or kind in wide_types:
         return
     raise UsageError(
-        f"--lm-head-precision {kind} is not available with {_model(wides)}",
+        f"--lm-head-precision {kind} is not available with {_model(wide_types)}",
         why=f"the valid types are {', '.join(known)}, and the compute type of the model",
         fix=_choice("--lm-head-precision", kind, kinds),
     )
 
 
-def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
+def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wide_types: Sequence[str]) -> None:
     kind = recipe.kv_cache
     kinds = [each for each in lowering.cache_types if each in _on_cpu() or all(supports(gpu, each) for gpu in gpus)]
-    if kind in wides or kind in kinds:
+    if kind in wide_types or kind in kinds:
         return
     if is_calibrated_cache(kind):
         on_cpu = (
@@ -168,13 +170,13 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
         )
     others = f", or in {' or '.join(lowering.cache_types)}" if lowering.cache_types else ""
     raise UsageError(
-        f"--kv-cache-dtype {kind} is not available with {_model(wides)}",
+        f"--kv-cache-dtype {kind} is not available with {_model(wide_types)}",
         why=f"caches can be in the compute type of the model{others}",
         fix=_choice("--kv-cache-dtype", kind, kinds),
     )
 
 
-def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -> None:
+def _require_drafter(recipe: Recipe, lowering: Lowering, wide_types: Sequence[str]) -> None:
     kind, kinds = recipe.drafter, list(drafter_formats(tensorrt=lowering.is_tensorrt))
     if lowering.is_tensorrt and kind not in kinds and kind in drafter_formats(tensorrt=False):
         title = NUMBER_FORMATS[kind].title
@@ -187,7 +189,7 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
             ),
             fix=f"use --draft-precision {kinds[0]}, or omit the option",
         )
-    if kind in kinds or kind in wides:
+    if kind in kinds or kind in wide_types:
         return
     if kind in wide_names():
         raise UsageError(
@@ -224,8 +226,8 @@ def _choice(flag: str, name: str, kinds: Sequence[str]) -> str:
     return f"{flag} {near[0]}, or omit the option" if near else "omit the option"
 
 
-def _model(wides: Sequence[str]) -> str:
-    return f"a model in {wides[0]}" if len(wides) == 1 else "any model"
+def _model(wide_types: Sequence[str]) -> str:
+    return f"a model in {wide_types[0]}" if len(wide_types) == 1 else "any model"
 
 
 def _refused(what: str, why: str, nearest: str, instead: str = "") -> UsageError:

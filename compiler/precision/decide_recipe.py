@@ -25,7 +25,7 @@ _ON_CPU = FP32.name  # the compute type of ONNX Runtime
 
 
 def decide(
-    asked: PrecisionOptions,
+    options: PrecisionOptions,
     lowering: Lowering,
     target: Target | None = None,
     gpus: Sequence[str] = (),
@@ -40,13 +40,13 @@ def decide(
     Raises ``UsageError``, with the nearest legal choice, for an unsupported combination.
     """
     wide = wide_of(target.checkpoint if target else None, lowering)
-    if asked.name is None and target is None and (lowering.packs or (keeps_own and wide is None)):
-        asked = replace(asked, exclude=())  # an FP8 checkpoint or a GGUF file could have exclusions
-    name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
-    recipe = with_drafter(table_of(replace(asked, name=name), lowering, wide), asked, lowering, head)
+    if options.name is None and target is None and (lowering.packs or (keeps_own and wide is None)):
+        options = replace(options, exclude=())  # an FP8 checkpoint or a GGUF file could have exclusions
+    name = precision_of(options, lowering, target, gpus, keeps_own=keeps_own)
+    recipe = with_drafter(table_of(replace(options, name=name), lowering, wide), options, lowering, head)
     if target:
         recipe = recipe.keeping_experts(stored_experts(target), lowering)
-    require_legal(recipe, lowering, gpus, wides=wide_names() if wide is None else ())
+    require_legal(recipe, lowering, gpus, wide_types=wide_names() if wide is None else ())
     if target and recipe.keeps_blocks:
         _require_blocks(recipe, lowering, target)
     return recipe
@@ -60,14 +60,14 @@ def stored_experts(target: Target) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def with_drafter(recipe: Recipe, asked: PrecisionOptions, lowering: Lowering, head: DrafterSpec | None) -> Recipe:
+def with_drafter(recipe: Recipe, options: PrecisionOptions, lowering: Lowering, head: DrafterSpec | None) -> Recipe:
     """Return the recipe with default types for the drafter, unless the user chose them.
 
     Where ONNX Runtime's kernels compute the target in integers, the drafter's matrices are integers too; a head whose
     widths no block size divides stays unquantized.
     """
     kernels = kernels_of(recipe.weights)
-    if head is None or asked.drafter is not None or not lowering.has_kernels or kernels is None:
+    if head is None or options.drafter is not None or not lowering.has_kernels or kernels is None:
         return recipe
     from .on_the_fly_quantizer import unblocked
     from .weight_selection import Selection
@@ -79,7 +79,7 @@ def with_drafter(recipe: Recipe, asked: PrecisionOptions, lowering: Lowering, he
 
 
 def precision_of(
-    asked: PrecisionOptions,
+    options: PrecisionOptions,
     lowering: Lowering,
     target: Target | None = None,
     gpus: Sequence[str] = (),
@@ -92,8 +92,8 @@ def precision_of(
     can compute with them; otherwise its wide type. A GGUF file with blocks that the lowering's kernels read is built as
     stored.
     """
-    if asked.name is not None:
-        return asked.name
+    if options.name is not None:
+        return options.name
     if target is None or not (keeps_own if lowering.is_tensorrt else lowering.packs):
         return available(lowering)[0]
     from .weight_source import is_whole_fp8, kept_blocks
@@ -127,22 +127,22 @@ def _require_blocks(recipe: Recipe, lowering: Lowering, target: Target) -> None:
 
     if kept_blocks(target, recipe, lowering):
         return
-    named = next(name for name in sorted(recipe.quantized_types) if kernels_of(name))
-    flag = "--precision" if recipe.weights == named else "--lm-head-precision"
+    precision = next(name for name in sorted(recipe.quantized_types) if kernels_of(name))
+    flag = "--precision" if recipe.weights == precision else "--lm-head-precision"
     raise UsageError(
-        f"{flag} {named} needs a GGUF file with quantized weights",
+        f"{flag} {precision} needs a GGUF file with quantized weights",
         why=f"{target.checkpoint.source} is stored as {target.checkpoint.stored or target.checkpoint.format}",
         fix="use --precision int8 or int4 to quantize it, or omit --precision",
     )
 
 
-def table_of(asked: PrecisionOptions, lowering: Lowering, wide: str | None) -> Recipe:
+def table_of(options: PrecisionOptions, lowering: Lowering, wide: str | None) -> Recipe:
     """Return the table of the requested recipe over a wide type; BF16 if that is not known yet.
 
     The table may be illegal. Raises ``UsageError`` for a recipe that does not exist.
     """
-    require_known(asked.name)
-    return asked.of(RECIPES[asked.name or _ON_CPU].on(wide or available(lowering)[0], lowering))
+    require_known(options.name)
+    return options.of(RECIPES[options.name or _ON_CPU].on(wide or available(lowering)[0], lowering))
 
 
 def wide_of(target: Checkpoint | None, lowering: Lowering) -> str | None:

@@ -19,18 +19,18 @@ def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
     """
     keys: set[str] = set()
     for pattern in patterns:
-        named = {stored for stored, graph in modules.items() if _names(pattern, stored) or _names(pattern, graph)}
-        if not named:
+        matches = {stored for stored, graph in modules.items() if _names(pattern, stored) or _names(pattern, graph)}
+        if not matches:
             near = nearest(pattern, modules, cutoff=0.3) or sorted(modules)[:3]
             raise UsageError(
                 f"--exclude {pattern!r} matches no matrix that would be quantized",
                 why=f"these matrices have names such as {', '.join(near)}",
                 fix="pass a name or a pattern, for example 'layers.0.*' or '*.down_proj'",
             )
-        keys |= named
+        keys |= matches
     return keys
 
 
 def _names(pattern: str, module: str) -> bool:
     candidates = (module, module.removeprefix(_ROOT))
-    return any(fnmatchcase(name, form) for name in candidates for form in (pattern, f"{pattern}.*"))
+    return any(fnmatchcase(name, glob) for name in candidates for glob in (pattern, f"{pattern}.*"))

@@ -40,10 +40,10 @@ class LowPrecisionCaches:
 
     @classmethod
     def of(
-        cls, half: str, recipe: Recipe, scales: Callable[[], Mapping[str, float]] = dict
+        cls, component: str, recipe: Recipe, scales: Callable[[], Mapping[str, float]] = dict
     ) -> LowPrecisionCaches | None:
         """Return the caches of a half if a recipe quantizes them; FP8 ones use ``scales``."""
-        kind = recipe.cache_type(half)
+        kind = recipe.cache_type(component)
         if kind == recipe.wide:
             return None
         return cls(kind, scales()) if recipe.calibrates_caches else cls(kind)

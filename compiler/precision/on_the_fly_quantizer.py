@@ -101,10 +101,10 @@ class OnTheFlyQuantizer:
                     why=f"the weight has {weight.shape[-1]} columns",
                     fix="calibrate the model again",
                 )
-        lacking = self.uncalibrated()
-        if lacking:
+        uncalibrated = self.uncalibrated()
+        if uncalibrated:
             raise BuildError(
-                f"no calibrated range for the input of {counted(lacking, 'weight')}: {listed(lacking)}",
+                f"no calibrated range for the input of {counted(uncalibrated, 'weight')}: {listed(uncalibrated)}",
                 why=f"--precision {self.selection.recipe.name} quantizes inputs with static, calibrated scales",
                 fix="calibrate the model (`build` does so unless --scales is given)",
             )
@@ -136,8 +136,8 @@ class OnTheFlyQuantizer:
         """Yield the codes of a weight, quantizing each run of rows as it is read."""
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
-            form = self._scheme(weight).packed
-            codes = partial(gguf_codes, form) if form else codes_of_gguf
+            packed_format = self._scheme(weight).packed
+            codes = partial(gguf_codes, packed_format) if packed_format else codes_of_gguf
             yield from in_order(lambda _, rows: codes(rows), map(UnreadRows.of, stored.read()))
             return
         loss, of_blocks = self._losses.setdefault(name, Loss()), []
@@ -151,15 +151,15 @@ class OnTheFlyQuantizer:
         """Yield the scales of a weight: block scales as they come, else all at once."""
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
-            form = self._scheme(weight).packed
-            of_rows = partial(gguf_scales, form) if form else exponents_of_gguf
+            packed_format = self._scheme(weight).packed
+            of_rows = partial(gguf_scales, packed_format) if packed_format else exponents_of_gguf
             yield from map(of_rows, stored.read())
             return
         if not self._scheme(weight).block:
             yield self._few(weight)
             return
-        kept = self._of_blocks.pop(name, None)
-        for scales in kept or in_order(self._coding(weight).scales, self.runs(name, shape)):
+        stored_scales = self._of_blocks.pop(name, None)
+        for scales in stored_scales or in_order(self._coding(weight).scales, self.runs(name, shape)):
             yield to_e8m0(scales) if self._scheme(weight).powers else scales
 
     @property
@@ -172,14 +172,14 @@ class OnTheFlyQuantizer:
         recipe, weights = self.selection.recipe, self.selection.weights
         expected = {name for name, weight in weights.items() if keeps_blocks(recipe.precision(weight.role))}
         kinds = Counter(kind for name, kind in self.kept().items() if name not in expected)
-        told = [f"{count} of the weights use the file's own {kind} blocks" for kind, count in kinds.items()]
+        notes = [f"{count} of the weights use the file's own {kind} blocks" for kind, count in kinds.items()]
         if unweighted := self.unweighted():
-            told.append(
+            notes.append(
                 f"4-bit quantization of {counted(unweighted, 'weight')} without calibration: the errors of all columns "
                 "count equally, which causes several times the loss of a calibrated build"
             )
         used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
-        return told + (list(self.ranges.facts.warnings) if self.ranges and used else [])
+        return notes + (list(self.ranges.facts.warnings) if self.ranges and used else [])
 
     def kept(self) -> dict[str, str]:
         """Weights used as stored, with the type of their blocks (``Q4_1``)."""

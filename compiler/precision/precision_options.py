@@ -108,8 +108,10 @@ class PrecisionOptions:
         from .recipes import SHARE
 
         recipe = replace(recipe, allow_wide=self.allow_wide if recipe.quantized_type else ())
-        asked = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
-        changed: dict[str, Any] = {name: kind for name, kind in asked.items() if kind and kind != getattr(recipe, name)}
+        requested = {"kv_cache": self.kv_cache, "lm_head": self.lm_head, "drafter": self.drafter}
+        changed: dict[str, Any] = {
+            name: kind for name, kind in requested.items() if kind and kind != getattr(recipe, name)
+        }
         if not changed and not self.exclude:
             return recipe
         changes = [f"{name.replace('_', ' ')} in {kind}" for name, kind in changed.items()]

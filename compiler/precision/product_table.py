@@ -78,20 +78,20 @@ def _short(name: str) -> str:
 
 
 def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {
+    rows_of_graph = {
         name: row[name]
         for name in ("weight", "stored", "blocks", "computed", "emulates", "numbers", "role", "why")
         if name in row
     }
-    return kept | {"unpacked": False, "by": "graph"}
+    return rows_of_graph | {"unpacked": False, "by": "graph"}
 
 
 def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the graph's data for the same weight, to compare with the rest of the row."""
     if graph is None:
         return {}
-    kept = {name: graph[name] for name in ("role", "why", "blocks") if graph.get(name)}
-    return {"graph": {"stored": graph["stored"], "computed": graph["computed"]}, **kept}
+    promised = {name: graph[name] for name in ("role", "why", "blocks") if graph.get(name)}
+    return {"graph": {"stored": graph["stored"], "computed": graph["computed"]}, **promised}
 
 
 def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         kind = (row["stored"], row["computed"], row["unpacked"], "emulates" in row, row.get("blocks", ""))
         groups.setdefault(kind, []).append(row)
-    whole, widest = max(_numbers(rows), 1), _once(rows)
+    num_products, widest = max(_numbers(rows), 1), _once(rows)
     widest_rows = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
     totals = [
         {
@@ -116,7 +116,7 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "matmuls": len(group),
             "numbers": _numbers(widest_rows[kind]),
             "bytes": _bytes(widest_rows[kind]),
-            "share": round(_numbers(widest_rows[kind]) / whole, 6),
+            "share": round(_numbers(widest_rows[kind]) / num_products, 6),
         }
         for kind, group in groups.items()
     ]

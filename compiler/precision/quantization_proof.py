@@ -146,8 +146,8 @@ class QuantizedGraph:
         effective = {name for name, takes in uses if takes} - {name for name, takes in uses if not takes}
         weights = self.source.selection.weights
         effective |= {name for name in self.rewrite.done if name in weights and weights[name].role == EMBEDDING}
-        lost = _UNREAD if self._lowered_for.has_kernels else "the lowered graph computes the weight in the wide type"
-        return {name: self.reasons.get(name, lost) for name in self.source.selection.weights if name not in effective}
+        reason = _UNREAD if self._lowered_for.has_kernels else "the lowered graph computes the weight in the wide type"
+        return {name: self.reasons.get(name, reason) for name in self.source.selection.weights if name not in effective}
 
     def record(self) -> dict[str, Any]:
         """Return the data for the report.

@@ -57,10 +57,10 @@ def scheme_of_blocks(precision: str, kind: str) -> Scheme | None:
 
     None if it does not take them. A format that keeps all weights as stored takes every type with a packed format.
     """
-    form, packed = NUMBER_FORMATS[precision], kind.lower()
-    if not form.as_stored or form.kernels is None:
-        return form.takes.get(kind)
-    return replace(form.kernels.packed, packed=packed) if packed in FORMATS else None
+    number_format, packed = NUMBER_FORMATS[precision], kind.lower()
+    if not number_format.as_stored or number_format.kernels is None:
+        return number_format.takes.get(kind)
+    return replace(number_format.kernels.packed, packed=packed) if packed in FORMATS else None
 
 
 def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:

@@ -101,14 +101,14 @@ def expected_warning(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lo
     """Return the first note that a build or an export of these weights would report; empty if none."""
     from .weight_selection import Selection
 
-    said = emulated(recipe, lowering)
+    warning = emulated(recipe, lowering)
     if recipe.quantized_type:
         selection = Selection.of_target(census, recipe)
         wide = computed_wide(selection, lowering)
         counted = shares(selection, lowering, {}, wide)
         if wide and counted.multiplied < recipe.share <= counted.accepted:
-            said.append(shortfall(selection, counted.multiplied, wide))
-    return "; ".join(said)
+            warning.append(shortfall(selection, counted.multiplied, wide))
+    return "; ".join(warning)
 
 
 def too_little(selection: Selection, lowering: Lowering, share: float, wide: Mapping[str, Any]) -> BuildError:
@@ -154,12 +154,12 @@ def _who(selection: Selection, wide: Mapping[str, Any]) -> str:
 
 def _nearest(selection: Selection, lowering: Lowering) -> str:
     """Return the first quantized recipe that is fully computed in its type for these weights, else the wide one."""
-    asked = selection.recipe
+    recipe = selection.recipe
     both = [each.name for each in quantized_formats() if each.rounds_inputs and each.rounds_expert_inputs]
     for kind in both:
-        if kind != asked.name and kind in available(lowering) and _holds(selection, kind, lowering):
+        if kind != recipe.name and kind in available(lowering) and _holds(selection, kind, lowering):
             return kind
-    return asked.wide
+    return recipe.wide
 
 
 def _holds(selection: Selection, kind: str, lowering: Lowering) -> bool:

@@ -104,9 +104,9 @@ class Recipe:
             return self.drafter
         return str(getattr(self, _ROLES[role])) if role in _ROLES else self.wide
 
-    def cache_type(self, half: str) -> str:
+    def cache_type(self, component: str) -> str:
         """Return the type of a half's keys and values; only the target's can be calibrated."""
-        return self.wide if half == "drafter" and self.calibrates_caches else self.kv_cache
+        return self.wide if component == "drafter" and self.calibrates_caches else self.kv_cache
 
     @property
     def calibrates_caches(self) -> bool:
@@ -181,11 +181,11 @@ class Recipe:
 
 def rows_of(record: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a recorded table as rows for display, its recipe first."""
-    named = {"recipe": record.get("recipe", "")} | {
+    precisions = {"recipe": record.get("recipe", "")} | {
         name: kind for name, kind in record.items() if name not in _SAID_APART
     }
-    named |= {"exclude": ", ".join(patterns(record))} if "exclude" in record else {}
-    return [(name.replace("_", " "), kind) for name, kind in named.items()]
+    precisions |= {"exclude": ", ".join(patterns(record))} if "exclude" in record else {}
+    return [(name.replace("_", " "), kind) for name, kind in precisions.items()]
 
 
 def in_words(record: Mapping[str, str]) -> str:
@@ -315,10 +315,10 @@ def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> l
     """
     if again and (recipe.quantized_roles or recipe.wide != FP32.name):
         which = " and ".join(again)
-        told = "; build_report.json lists the error of each tensor" if recipe.quantized_type else ""
+        hint = "; build_report.json lists the error of each tensor" if recipe.quantized_type else ""
         return [
             f"{target.source.name} has weights that are already quantized to {which}: {recipe.name} quantizes them a "
-            f"second time{told}"
+            f"second time{hint}"
         ]
     if recipe.experts == recipe.wide or keeps_blocks(recipe.experts) or "mxfp4" not in target.format.lower():
         return []

@@ -110,8 +110,10 @@ def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str,
         if stored and scheme_of_kept(precision, lowering, stored.kind):
             found[name] = stored.kind
     stacks = [name for name, weight in candidates.items() if weight.role == EXPERTS]
-    lacking = {name.rpartition(".")[0] for name in stacks if name not in found}
-    return {name: kind for name, kind in found.items() if name not in stacks or name.rpartition(".")[0] not in lacking}
+    incomplete = {name.rpartition(".")[0] for name in stacks if name not in found}
+    return {
+        name: kind for name, kind in found.items() if name not in stacks or name.rpartition(".")[0] not in incomplete
+    }
 
 
 def of_drafter(

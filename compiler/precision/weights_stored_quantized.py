@@ -156,10 +156,10 @@ class StoredFp8:
         self._require_use(f"a scale of {weight.name}", scales)
         return scales
 
-    def _require_use(self, what: str, scales: Array) -> None:
+    def _require_use(self, noun: str, scales: Array) -> None:
         if why := unusable(scales, _E4M3, self.selection.recipe.wide):
             raise BuildError(
-                f"{what} cannot be used", why=why, fix="quantize the model again: a working model has no such scales"
+                f"{noun} cannot be used", why=why, fix="quantize the model again: a working model has no such scales"
             )
 
     def _fewest(self, weight: RoledWeight) -> Array:

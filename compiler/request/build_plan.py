@@ -90,12 +90,12 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
 
     Raises ``UsageError`` or ``BuildError`` for types or a form that the checkpoints do not support.
     """
-    platform, said = _suited(platform, request, inputs)
+    platform, warnings = _suited(platform, request, inputs)
     recipe = decide(
         request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
     )
     if request.precision.name is None and platform.lowering.is_tensorrt and NUMBER_FORMATS[recipe.name].is_quantized:
-        said.append(_FP8_TAKEN)
+        warnings.append(_FP8_TAKEN)
     return BuildPlan(
         command="build",
         request=request,
@@ -104,7 +104,7 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
         speculation=inputs.speculation(request.requested_drafts),
         max_seq_len=inputs.max_seq_len,
         names=inputs.resolved.repeatable(),
-        warnings=(*inputs.warnings, *request.unused(), *said),
+        warnings=(*inputs.warnings, *request.unused(), *warnings),
     )
 
 
@@ -113,7 +113,7 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
 
     Types default to those of a build for the GPU, if one is given. Raises what ``plan_of_build`` does.
     """
-    platform, said = _suited(platform_of_graphs(request), request, inputs)
+    platform, warnings = _suited(platform_of_graphs(request), request, inputs)
     gpus = platform.gpus
     recipe = decide(request.precision, platform.lowering, inputs.target, gpus, keeps_own=bool(gpus), head=inputs.head)
     return BuildPlan(
@@ -124,7 +124,7 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
         speculation=inputs.speculation(None if request.drafts else 0),
         max_seq_len=inputs.max_seq_len,
         names=inputs.resolved.repeatable(),
-        warnings=(*inputs.warnings, *request.unused(), *said),
+        warnings=(*inputs.warnings, *request.unused(), *warnings),
     )
 
 
@@ -137,11 +137,11 @@ def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
 
 def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
     """Return the platform with a lowering that supports the target's experts and its head, and warnings."""
-    lowering, said = select_expert_lowering(
+    lowering, warnings = select_expert_lowering(
         platform.lowering,
         request.backend.experts,
         inputs.target.family,
         inputs.target.config,
         stored_experts(inputs.target),
     )
-    return replace(platform, lowering=lowering), said
+    return replace(platform, lowering=lowering), warnings

@@ -25,7 +25,7 @@ _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 class BuildPlatform:
     """The backend of a build, its version, GPUs (``sm_120``, TensorRT only) and lowering.
 
-    ``runs_here`` is true if this machine can run the engine and measure it. ``lacks`` is a warning for a build that
+    ``runs_here`` is true if this machine can run the engine and measure it. ``missing`` is a warning for a build that
     has no CPU kernels for want of a compiler.
     """
 
@@ -34,7 +34,7 @@ class BuildPlatform:
     gpus: tuple[str, ...]
     lowering: Lowering
     runs_here: bool
-    lacks: str = ""
+    missing: str = ""
 
     @property
     def makes_plans(self) -> bool:
@@ -90,20 +90,20 @@ def expected_warnings(request: CompileRequest) -> list[str]:
 
 
 def _platform(request: CompileRequest) -> BuildPlatform:
-    machine, asked = look(), request.backend
-    choice = choose_backend(asked.name, request.precision.name, asked.gpus, machine, request.pair.model)
+    machine, options = look(), request.backend
+    choice = choose_backend(options.name, request.precision.name, options.gpus, machine, request.pair.model)
     if choice.backend == ONNXRUNTIME:
-        _refuse_tensorrts(asked.gpus, request.plans)
-        lowering, lacks = _on_cpu(asked.lowering, request.precision.name)
-        lowering_with_experts(lowering, asked.experts)
-        return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, lacks)
+        _refuse_tensorrts(options.gpus, request.plans)
+        lowering, missing = _on_cpu(options.lowering, request.precision.name)
+        lowering_with_experts(lowering, options.experts)
+        return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, missing)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = version_of(choice.backend, machine)
-    lowering = lowering_with_experts(lowering_of(choice.backend, installed, choice.gpus), asked.experts)
+    lowering = lowering_with_experts(lowering_of(choice.backend, installed, choice.gpus), options.experts)
     platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering, here)
-    if asked.lowering is not None:
+    if options.lowering is not None:
         raise UsageError(
-            f"--lowering {asked.lowering} does not work with {platform.title}",
+            f"--lowering {options.lowering} does not work with {platform.title}",
             why="TensorRT's parser needs its own lowering",
             fix="omit --lowering, or use --backend onnxruntime",
         )
@@ -115,17 +115,17 @@ def costs_without_kernels(why: str, fix: str) -> str:
     return f"{why}: falling back to ONNX Runtime's own kernels, which verify drafts more slowly; {fix}"
 
 
-def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
+def _on_cpu(requested: str | None, precision: str | None) -> tuple[Lowering, str]:
     """Return the lowering for ONNX Runtime, and a warning.
 
-    Unless one is ``asked`` for, this is the lowering for the CPU kernels if they support the precision and can be
+    Unless one is ``requested`` for, this is the lowering for the CPU kernels if they support the precision and can be
     compiled.
     """
     from ...plugins.cpu import is_off
     from ...plugins.cpu.compile import find_compilers
 
-    if asked is not None:
-        return lowering_named(asked), ""
+    if requested is not None:
+        return lowering_named(requested), ""
     if is_emulated_format(precision) or is_off():
         return ORT, ""
     try:
@@ -157,7 +157,7 @@ def lowering_of(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering
 
 
 def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanOptions) -> None:
-    flags = (["--gpu"] if gpus else []) + plans.given()
+    flags = (["--gpu"] if gpus else []) + plans.given_flags()
     if flags:
         raise UsageError(
             f"{' and '.join(flags)} cannot be used with ONNX Runtime",

@@ -46,33 +46,33 @@ def choose_backend(
     alternatives, for what this machine lacks.
     """
     BackendOptions(requested).check_known()
-    named = sm_names(gpus)
+    gpu_names = sm_names(gpus)
     if requested is None:
-        return _choose(precision, named, machine, model)
+        return _choose(precision, gpu_names, machine, model)
     if requested == "onnxruntime":
-        return _onnxruntime(precision, named, "requested")
+        return _onnxruntime(precision, gpu_names, "requested")
     product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
     _require_wide(product, precision)
     if product == "tensorrt":
-        return _tensorrt(product, precision, named, machine, model)
-    return _rtx(precision, named, machine)
+        return _tensorrt(product, precision, gpu_names, machine, model)
+    return _rtx(precision, gpu_names, machine)
 
 
-def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
+def _choose(precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision in _cpu_alone():
-        return _onnxruntime(precision, named, unsupported_reason(precision, tensorrt=True))
-    if not named and not ready and (precision is None or kernels_of(precision)):
-        if usable := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
-            raise _undecided(usable[0], machine)
+        return _onnxruntime(precision, gpu_names, unsupported_reason(precision, tensorrt=True))
+    if not gpu_names and not ready and (precision is None or kernels_of(precision)):
+        if supported := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
+            raise _undecided(supported[0], machine)
         return BackendChoice("onnxruntime", (), "this machine has no GPU that TensorRT builds for")
-    if not named and not machine.gpus and is_emulated_format(precision):
+    if not gpu_names and not machine.gpus and is_emulated_format(precision):
         return BackendChoice("onnxruntime", (), "this machine has no GPU")
-    if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
-        return _tensorrt("tensorrt", precision, named, machine, model)
-    if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
-        return BackendChoice("tensorrt-rtx", named, "TensorRT-RTX builds ahead of time for the requested GPU")
-    raise _cannot("tensorrt", precision, named, machine, model)
+    if ready and (not gpu_names or set(gpu_names) <= {sm_name(sm) for sm in machine.sms}):
+        return _tensorrt("tensorrt", precision, gpu_names, machine, model)
+    if gpu_names and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in gpu_names):
+        return BackendChoice("tensorrt-rtx", gpu_names, "TensorRT-RTX builds ahead of time for the requested GPU")
+    raise _cannot("tensorrt", precision, gpu_names, machine, model)
 
 
 def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
@@ -88,33 +88,35 @@ def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
     )
 
 
-def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> BackendChoice:
+def _onnxruntime(precision: str | None, gpu_names: tuple[str, ...], why: str) -> BackendChoice:
     if precision not in (None, *available(CPU)):
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="ONNX Runtime computes in fp32 on a CPU",
             fix="omit --precision, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )
-    if named:
+    if gpu_names:
         raise UsageError(
-            f"--gpu {','.join(named)} does not work with ONNX Runtime" + (f" in {precision}" if precision else ""),
+            f"--gpu {','.join(gpu_names)} does not work with ONNX Runtime" + (f" in {precision}" if precision else ""),
             why="engines for ONNX Runtime run on a CPU"
             + (f", and {unsupported_reason(precision, tensorrt=True)}" if precision in _cpu_alone() else ""),
-            fix=f"omit --gpu, or build with {_for_gpus(precision, named)}",
+            fix=f"omit --gpu, or build with {_for_gpus(precision, gpu_names)}",
         )
     return BackendChoice("onnxruntime", (), why)
 
 
-def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
+def _for_gpus(precision: str | None, gpu_names: tuple[str, ...]) -> str:
     """Return the flags that build for these GPUs, in the requested precision or the nearest one."""
-    rtx = all(sm_number(gpu) in RTX_SMS for gpu in named)
-    backend, where = ("--backend tensorrt-rtx", "") if rtx else ("--backend tensorrt", " on a host with this GPU")
+    rtx = all(sm_number(gpu) in RTX_SMS for gpu in gpu_names)
+    backend, host_hint = ("--backend tensorrt-rtx", "") if rtx else ("--backend tensorrt", " on a host with this GPU")
     if precision is None:
-        return backend + where
+        return backend + host_hint
     kind = NUMBER_FORMATS.get(precision)
-    able = [each for each in (precision, *(kind.instead if kind else ())) if each in available(TENSORRT)]
-    has = [each for each in able if all(supports(gpu, each) for gpu in named)]
-    return f"{backend} --precision {has[0] if has else FP16.name}{where}"
+    available_precisions = [
+        each for each in (precision, *(kind.instead if kind else ())) if each in available(TENSORRT)
+    ]
+    has = [each for each in available_precisions if all(supports(gpu, each) for gpu in gpu_names)]
+    return f"{backend} --precision {has[0] if has else FP16.name}{host_hint}"
 
 
 def _require_wide(product: Product, precision: str | None) -> None:
@@ -127,25 +129,25 @@ def _require_wide(product: Product, precision: str | None) -> None:
 
 
 def _tensorrt(
-    product: Product, precision: str | None, named: tuple[str, ...], machine: Machine, model: str
+    product: Product, precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str
 ) -> BackendChoice:
     if not machine.has(product) or not machine.gpus:
-        raise _cannot(product, precision, named, machine, model)
-    able = [gpu for gpu in machine.gpus if gpu.sm in DATA_CENTRE_SMS] or machine.gpus
-    gpus = named or (sm_name(able[0].sm),)
+        raise _cannot(product, precision, gpu_names, machine, model)
+    candidates = [gpu for gpu in machine.gpus if gpu.sm in DATA_CENTRE_SMS] or machine.gpus
+    gpus = gpu_names or (sm_name(candidates[0].sm),)
     require_targets(product, gpus, machine.sms)
     name = next(gpu.name for gpu in machine.gpus if sm_name(gpu.sm) in gpus)
     return BackendChoice("tensorrt", gpus, f"this machine has {name} and TensorRT")
 
 
-def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> BackendChoice:
+def _rtx(precision: str | None, gpu_names: tuple[str, ...], machine: Machine) -> BackendChoice:
     if not machine.has("tensorrt-rtx"):
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="the build needs TensorRT-RTX, but no GPU",
-            fix=f"run `{install_to_build(EXTRA_OF['tensorrt-rtx'])}`; {_on_cpu(precision, named)}",
+            fix=f"run `{install_to_build(EXTRA_OF['tensorrt-rtx'])}`; {_on_cpu(precision, gpu_names)}",
         )
-    gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
+    gpus = gpu_names or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
         local = f"does not support this machine's GPUs ({', '.join(map(sm_name, machine.sms))})"
         raise UsageError(
@@ -160,33 +162,33 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
 
 
 def _cannot(
-    product: Product, precision: str | None, named: tuple[str, ...], machine: Machine, model: str
+    product: Product, precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str
 ) -> PeagleError:
     """Return the error that lists what a build with TensorRT lacks here, and the alternatives."""
     missing = []
     if not machine.gpus:
         missing.append("there is no NVIDIA GPU")
-    elif named and not set(named) <= {sm_name(sm) for sm in machine.sms}:
-        missing.append(f"the GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(named)}")
+    elif gpu_names and not set(gpu_names) <= {sm_name(sm) for sm in machine.sms}:
+        missing.append(f"the GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(gpu_names)}")
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data center GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
-    for_gpu = named or tuple(sm_name(sm) for sm in machine.sms if sm in DATA_CENTRE_SMS) or ("b200",)
+    for_gpu = gpu_names or tuple(sm_name(sm) for sm in machine.sms if sm in DATA_CENTRE_SMS) or ("b200",)
     kind = f" --precision {precision}" if precision else ""
-    rtx = [gpu for gpu in named if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
+    rtx = [gpu for gpu in gpu_names if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
     first = "" if machine.has("tensorrt-rtx") else f" (after {install_to_build(EXTRA_OF['tensorrt-rtx'])})"
     instead = _instead_on_rtx(precision)
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
-        + (f" on {', '.join(named)}" if named else ""),
+        + (f" on {', '.join(gpu_names)}" if gpu_names else ""),
         why="; ".join(missing),
         fix="run the same command on a host that meets these requirements; or run "
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
         "--out DIR` here, with the other options of this build, and then `peagle-compile build --from DIR` on "
         "that host, which needs neither the checkpoints nor torch; or use "
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; "
-        + _on_cpu(precision, named),
+        + _on_cpu(precision, gpu_names),
     )
 
 
@@ -206,12 +208,12 @@ def _instead_on_rtx(precision: str | None) -> str:
     return next((f" --precision {each}" for each in others if has(each)), "")
 
 
-def _on_cpu(precision: str | None, named: tuple[str, ...]) -> str:
+def _on_cpu(precision: str | None, gpu_names: tuple[str, ...]) -> str:
     """Return the flags that use ONNX Runtime instead."""
-    without = " and no --gpu" if named else ""
+    without = " and no --gpu" if gpu_names else ""
     if is_emulated_format(precision):
         return f"--backend onnxruntime{without} emulates it, to measure its accuracy"
     if precision and kernels_of(precision):
         return f"--backend onnxruntime{without} builds in {precision} for this CPU"
-    asked = " --precision fp32" if precision else ""
-    return f"--backend onnxruntime{asked}{without} builds in fp32 for this CPU"
+    precision_flag = " --precision fp32" if precision else ""
+    return f"--backend onnxruntime{precision_flag}{without} builds in fp32 for this CPU"

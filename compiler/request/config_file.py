@@ -71,8 +71,8 @@ def typed(value: Any, kind: Any, option: Option, key: str) -> Any:
     result = _read(value, inner) if isinstance(value, str) and inner not in (str, Path) else _taken(value, inner)
     if result is None:
         raise UsageError(f"{key} {shown(value)} is not {_KINDS[inner]}", fix=f"see {option.flag}: {option.help}")
-    if option.least is not None and result < option.least:
-        raise UsageError(f"{key} {shown(result)} is below {option.least}", fix=f"see {option.flag}: {option.help}")
+    if option.minimum is not None and result < option.minimum:
+        raise UsageError(f"{key} {shown(result)} is below {option.minimum}", fix=f"see {option.flag}: {option.help}")
     return result
 
 

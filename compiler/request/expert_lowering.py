@@ -18,37 +18,39 @@ FORMS = ("layer", ONE_SCALE, "dense")
 _COSTS = "every pass reads and computes all experts, not only the experts chosen for a token"
 
 
-def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
+def lowering_with_experts(lowering: Lowering, requested: str | None) -> Lowering:
     """Return the lowering with experts in the form that ``--experts`` names; None leaves it to the model.
 
     A named form applies to experts in MXFP4 too, which are dequantized for it.
 
     Raises ``UsageError`` for an unknown form, or one that the lowering does not have.
     """
-    if asked is None:
+    if requested is None:
         return lowering
-    if asked not in FORMS:
+    if requested not in FORMS:
         raise UsageError(
-            f"unknown --experts {asked}", why=f"the valid values are {', '.join(FORMS)}", fix="omit --experts"
+            f"unknown --experts {requested}", why=f"the valid values are {', '.join(FORMS)}", fix="omit --experts"
         )
     if not lowering.is_tensorrt:
         raise UsageError(
-            f"--experts {asked} does not work with {lowering.backend}",
+            f"--experts {requested} does not work with {lowering.backend}",
             why="--experts selects a lowering for TensorRT",
             fix="omit --experts",
         )
-    if asked != "dense" and not lowering.has_expert_layer:
+    if requested != "dense" and not lowering.has_expert_layer:
         raise UsageError(
-            f"--experts {asked} is not supported for this target",
+            f"--experts {requested} is not supported for this target",
             why="only TensorRT 11 and newer has a layer for routed experts, and only on "
             + ", ".join(map(sm_name, MOE_LAYER_SMS)),
             fix="omit --experts, or export for one of these GPUs with --for tensorrt-sm100",
         )
-    return replace(TENSORRT if asked == "dense" else lowering, expert_blocks=(), experts_share_scale=asked == ONE_SCALE)
+    return replace(
+        TENSORRT if requested == "dense" else lowering, expert_blocks=(), experts_share_scale=requested == ONE_SCALE
+    )
 
 
 def select_expert_lowering(
-    lowering: Lowering, asked: str | None, family: Family, config: Config, stored: str = ""
+    lowering: Lowering, requested: str | None, family: Family, config: Config, stored: str = ""
 ) -> tuple[Lowering, list[str]]:
     """Return the lowering for a model of a ``family`` with this ``config.json``, and notes.
 
@@ -59,14 +61,14 @@ def select_expert_lowering(
         return lowering, []
     if activation := family.other_activation(family.text(config)):
         why = f"TensorRT's own layer has no {activation}, the activation of this model's experts"
-        if asked is not None:  # dense is another lowering
+        if requested is not None:  # dense is another lowering
             raise UsageError(
-                f"--experts {asked} is not supported for this model",
+                f"--experts {requested} is not supported for this model",
                 why=why,
                 fix="omit --experts; the experts are then dense",
             )
         return TENSORRT, [f"routed experts are dense: {_COSTS}. {why}"]
-    if asked is not None or not family.own_swiglu or stored in lowering.expert_blocks:
+    if requested is not None or not family.own_swiglu or stored in lowering.expert_blocks:
         return lowering, []
     note = (
         f"routed experts are dense: {_COSTS}. TensorRT's own layer is not known to support this model's SwiGLU "

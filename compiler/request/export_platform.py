@@ -16,37 +16,38 @@ from .request import ONNXRUNTIME, BackendOptions
 
 
 def platform_of_export(
-    asked: BackendOptions, form: str, gpus: Sequence[str], types: Collection[str], where: str
+    options: BackendOptions, lowering_name: str, gpus: Sequence[str], types: Collection[str], export_path: str
 ) -> BuildPlatform:
-    """Return the platform of a build from an export of this ``form`` (``tensorrt-sm100``), made for ``gpus`` if any.
+    """Return the platform of a build from an export made for ``gpus``, if any.
 
-    ``types`` are the types in its graphs, ``where`` is its folder. Raises ``UsageError`` for GPUs that the export does
-    not support, and ``EnvironmentProblem``, with alternatives, for what this machine cannot do.
+    ``lowering_name`` is the export's lowering (``tensorrt-sm100``), ``types`` are the types in its graphs, and
+    ``export_path`` is its folder. Raises ``UsageError`` for GPUs that the export does not support, and
+    ``EnvironmentProblem``, with alternatives, for what this machine cannot do.
     """
     machine = look()
-    _check(asked)
-    named = sm_names(asked.gpus or gpus)
-    backend = asked.name or _suits(named, machine)
-    named = named or _here(backend, machine)
+    _check(options)
+    gpu_names = sm_names(options.gpus or gpus)
+    backend = options.name or _suits(gpu_names, machine)
+    gpu_names = gpu_names or _here(backend, machine)
     try:
-        choice = choose_backend(backend, None, named, machine)
+        choice = choose_backend(backend, None, gpu_names, machine)
     except EnvironmentProblem as error:
         extra = EXTRA_OF["tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt"]
-        whose = f"a host with {', '.join(named)}" if named else "the host with the GPU"
-        fix = f"copy {where} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
+        whose = f"a host with {', '.join(gpu_names)}" if gpu_names else "the host with the GPU"
+        fix = f"copy {export_path} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
         if backend == "tensorrt-rtx" and not machine.has("tensorrt-rtx"):
             fix = f"run `{install(extra)}`"
         # Nothing is traced here, so the export extra is not needed.
         why = error.why.replace(install_to_build(extra), install(extra))
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None
-    _require_types(choice.gpus, types, where)
+    _require_types(choice.gpus, types, export_path)
     installed = version_of(choice.backend, machine)
     runs_here = bool({sm_name(sm) for sm in machine.sms} & {*choice.gpus})
-    platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering_named(form), runs_here)
-    _require_expert_layer(platform, where)
+    platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering_named(lowering_name), runs_here)
+    _require_expert_layer(platform, export_path)
     if platform.lowering.has_expert_layer and not lowering_of(choice.backend, installed, choice.gpus).has_expert_layer:
         raise EnvironmentProblem(
-            f"the export at {where} needs TensorRT 11 or newer (its lowering is {form})",
+            f"the export at {export_path} needs TensorRT 11 or newer (its lowering is {lowering_name})",
             why=f"TensorRT {installed} has no layer for routed experts",
             fix="run `pip install --upgrade 'tensorrt>=11,<12'`, or export again with "
             f"`--for tensorrt --gpu {choice.gpus[0]} --experts dense`",
@@ -55,28 +56,30 @@ def platform_of_export(
 
 
 def planned_platform(
-    asked: BackendOptions, form: str, gpus: Sequence[str], types: Collection[str], where: str
+    options: BackendOptions, lowering_name: str, gpus: Sequence[str], types: Collection[str], export_path: str
 ) -> BuildPlatform | None:
     """Return the platform of the same build on a machine that supports it; None if no GPU is known.
 
     Its version is empty. Raises ``UsageError`` for what no machine can build.
     """
-    _check(asked)
-    named = sm_names(asked.gpus or gpus)
-    if not named:
+    _check(options)
+    gpu_names = sm_names(options.gpus or gpus)
+    if not gpu_names:
         return None
-    backend = asked.name or _suits(named, Machine())
-    require_targets("tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", named, [*map(sm_number, named)])
-    _require_types(named, types, where)
-    platform = BuildPlatform(backend, "", named, lowering_named(form), False)
-    _require_expert_layer(platform, where)
+    backend = options.name or _suits(gpu_names, Machine())
+    require_targets(
+        "tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", gpu_names, [*map(sm_number, gpu_names)]
+    )
+    _require_types(gpu_names, types, export_path)
+    platform = BuildPlatform(backend, "", gpu_names, lowering_named(lowering_name), False)
+    _require_expert_layer(platform, export_path)
     return platform
 
 
-def _check(asked: BackendOptions) -> None:
+def _check(options: BackendOptions) -> None:
     """Raise ``UsageError`` for a backend that cannot build from an export."""
-    asked.check_known()
-    if asked.name == ONNXRUNTIME:
+    options.check_known()
+    if options.name == ONNXRUNTIME:
         raise UsageError(
             "--from and --backend onnxruntime cannot be combined",
             why="the exported graphs are for TensorRT's parser",
@@ -84,31 +87,31 @@ def _check(asked: BackendOptions) -> None:
         )
 
 
-def _require_types(gpus: Sequence[str], types: Collection[str], where: str) -> None:
+def _require_types(gpus: Sequence[str], types: Collection[str], export_path: str) -> None:
     """Raise ``UsageError`` for GPUs that do not support the types of the export."""
-    lacking = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := lacks(sm_number(gpu), kind))]
-    if lacking:
+    unsupported = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := lacks(sm_number(gpu), kind))]
+    if unsupported:
         raise UsageError(
-            f"the export at {where} cannot be built for {', '.join(gpus)}",
-            why="; ".join(dict.fromkeys(lacking)),
+            f"the export at {export_path} cannot be built for {', '.join(gpus)}",
+            why="; ".join(dict.fromkeys(unsupported)),
             fix="export again with another --precision",
         )
 
 
-def _require_expert_layer(platform: BuildPlatform, where: str) -> None:
+def _require_expert_layer(platform: BuildPlatform, export_path: str) -> None:
     """Raise ``UsageError`` if the export has TensorRT's layer for routed experts, and no version has it on the GPUs."""
     newest = export_form([*map(sm_number, platform.gpus)]) if platform.backend == "tensorrt" else TENSORRT.name
     if platform.lowering.has_expert_layer and not lowering_named(newest).has_expert_layer:
         raise UsageError(
-            f"the export at {where} is for other GPUs (its lowering is {platform.lowering})",
+            f"the export at {export_path} is for other GPUs (its lowering is {platform.lowering})",
             why=f"{platform.title} has no layer for routed experts on {', '.join(platform.gpus)}",
             fix=f"export again with `--for tensorrt --gpu {platform.gpus[0]}`",
         )
 
 
-def _suits(named: Sequence[str], machine: Machine) -> str:
+def _suits(gpus: Sequence[str], machine: Machine) -> str:
     """Return the product for these GPUs: TensorRT-RTX if it supports them and TensorRT cannot build here."""
-    sms = {sm_number(gpu) for gpu in named} or {*machine.sms}
+    sms = {sm_number(gpu) for gpu in gpus} or {*machine.sms}
     full = machine.has("tensorrt") and sms <= {*machine.sms}
     return "tensorrt-rtx" if sms and sms <= {*RTX_SMS} and not full else "tensorrt"
 

@@ -49,20 +49,20 @@ def export_lowering(request: CompileRequest) -> Lowering:
 
 
 def _form_of_export(request: CompileRequest) -> Lowering:
-    asked, gpus = request.backend.lowering, sm_names(request.backend.gpus)
+    requested, gpus = request.backend.lowering, sm_names(request.backend.gpus)
     if not gpus:
-        return lowering_for(asked or "ort")
+        return lowering_for(requested or "ort")
     best = lowering_for(export_form([*map(sm_number, gpus)]))
-    lowering = best if asked in (None, "tensorrt") else lowering_for(asked)
+    lowering = best if requested in (None, "tensorrt") else lowering_for(requested)
     if not lowering.is_tensorrt:
         raise UsageError(
-            f"--gpu {','.join(request.backend.gpus)} does not work with --for {asked}",
+            f"--gpu {','.join(request.backend.gpus)} does not work with --for {requested}",
             why="only TensorRT engines run on a GPU",
             fix="omit one of them, or use --for tensorrt",
         )
     if lowering.has_expert_layer and not best.has_expert_layer:
         raise UsageError(
-            f"--for {asked} does not work with --gpu {','.join(request.backend.gpus)}",
+            f"--for {requested} does not work with --gpu {','.join(request.backend.gpus)}",
             why="TensorRT does not support its expert layer on that GPU",
             fix="use --for tensorrt",
         )
@@ -92,23 +92,25 @@ def check_quantize(request: CompileRequest) -> None:
 def _check_drafter(request: CompileRequest) -> None:
     """Raise ``UsageError`` for invalid taps, contradicting numbers of drafts, and options of an absent drafter."""
     request.head.check()
-    k, said = request.sizes.num_speculative_tokens, request.pair.draft
-    if k and (method := headless_named(said)) and not method.drafts:
+    k, draft = request.sizes.num_speculative_tokens, request.pair.draft
+    if k and (method := headless_named(draft)) and not method.drafts:
         raise UsageError(
-            f"--draft {said} and --num-speculative-tokens {k} cannot be combined",
-            why=f"{said} is plain decoding, which drafts no tokens",
+            f"--draft {draft} and --num-speculative-tokens {k} cannot be combined",
+            why=f"{draft} is plain decoding, which drafts no tokens",
             fix="omit one of them, or use --draft ngram for drafts without a head",
         )
-    if said is not None and request.pair.head is None and request.of_head():
+    if draft is not None and request.pair.head is None and request.of_head():
         raise UsageError(
-            f"{', '.join(request.of_head())} has no effect with --draft {said}",
+            f"{', '.join(request.of_head())} has no effect with --draft {draft}",
             why="this draft method uses no head",
-            fix=f"omit the option, or pass a head instead of {said} (./{said} for a folder of that name)",
+            fix=f"omit the option, or pass a head instead of {draft} (./{draft} for a folder of that name)",
         )
     if request.headless and request.precision.drafter is not None:
-        spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"
+        plain_option = (
+            f"--draft {draft}" if draft is not None and request.pair.head is None else "--num-speculative-tokens 0"
+        )
         raise UsageError(
-            f"--draft-precision {request.precision.drafter} has no effect with {spelled}",
+            f"--draft-precision {request.precision.drafter} has no effect with {plain_option}",
             why="this engine would have no drafter",
             fix="omit one of them",
         )

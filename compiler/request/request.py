@@ -158,7 +158,7 @@ class HeadOptions:
         split=True,
     )
     mask_token_id: int | None = option(
-        "--mask-token-id", "Placeholder token id of the head. (default: from its config.json)", least=0
+        "--mask-token-id", "Placeholder token id of the head. (default: from its config.json)", minimum=0
     )
 
     def check(self) -> None:
@@ -170,7 +170,7 @@ class HeadOptions:
                 fix="use layer numbers such as --taps 2,24,45",
             )
 
-    def given(self) -> list[str]:
+    def given_flags(self) -> list[str]:
         """The flags that were given."""
         return _given(self)
 
@@ -194,7 +194,7 @@ class PlanOptions:
     )
     workspace_gb: float | None = option("--workspace-gb", "GPU workspace limit per layer, in GB. (default: no limit)")
 
-    def given(self) -> list[str]:
+    def given_flags(self) -> list[str]:
         """The flags that were given."""
         return _given(self)
 
@@ -248,21 +248,21 @@ class CompileRequest:
     def of_head(self) -> list[str]:
         """Return the given flags that configure a head without naming it."""
         revision = self.pair.draft_revision
-        return [*([f"--draft-revision {revision}"] if revision is not None else []), *self.head.given()]
+        return [*([f"--draft-revision {revision}"] if revision is not None else []), *self.head.given_flags()]
 
     def unused(self) -> list[str]:
         """List warnings for given options that have no effect."""
-        named = [f"--draft {self.pair.draft}"] if self.pair.draft not in (None, PLAIN.name) else []
-        named += self.of_head()
-        if self.drafts or not named:
+        flags = [f"--draft {self.pair.draft}"] if self.pair.draft not in (None, PLAIN.name) else []
+        flags += self.of_head()
+        if self.drafts or not flags:
             return []
-        return [f"{', '.join(named)} has no effect with --num-speculative-tokens 0"]
+        return [f"{', '.join(flags)} has no effect with --num-speculative-tokens 0"]
 
 
 def _given(options: PlanOptions | HeadOptions) -> list[str]:
     return [option_of(each).flag for each in fields(options) if getattr(options, each.name) != each.default]
 
 
-def _between(flag: str, value: int | None, least: int, most: int, why: str) -> None:
-    if value is not None and not least <= value <= most:
-        raise UsageError(f"{flag} {value} is not between {least} and {most}", why=why, fix=f"omit {flag}")
+def _between(flag: str, value: int | None, minimum: int, maximum: int, why: str) -> None:
+    if value is not None and not minimum <= value <= maximum:
+        raise UsageError(f"{flag} {value} is not between {minimum} and {maximum}", why=why, fix=f"omit {flag}")

@@ -50,5 +50,5 @@ def _as_calibrated(plan: BuildPlan, manifest: Manifest) -> CompileRequest:
     from ..precision.calibration.dataset import default_limits
     from ..precision.calibration.obtain_ranges import settled
 
-    asked = settled(plan.request.calibration, default_limits(plan.lowering))
-    return replace(plan.request, calibration=asked)
+    options = settled(plan.request.calibration, default_limits(plan.lowering))
+    return replace(plan.request, calibration=options)

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from ...plugins.errors import UsageError, nearest
 from ...plugins.number_formats import FP8
-from ..console.option_fields import Option, named, option_of
+from ..console.option_fields import Option, option_name, option_of
 from ..precision.calibration.calibration_options import CalibrationOptions
 from ..precision.precision_options import PrecisionOptions
 from .config_file import typed
@@ -43,7 +43,7 @@ class VerbOption:
     @property
     def names(self) -> tuple[str, ...]:
         """The accepted names in an options file; after its group, the field name is accepted too."""
-        return self.option.name, named(self.option.flag)
+        return self.option.name, option_name(self.option.flag)
 
 
 def declare_options(
@@ -115,20 +115,20 @@ class VerbOptions:
         groups = {"": request} | {name: getattr(request, name) for name in GROUPS if name}
         return {entry.option.name: getattr(groups[entry.group], entry.field) for entry in self}
 
-    def flat(self, content: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Flatten a mapping whose options may be in groups; ``where`` names its origin in errors."""
+    def flat(self, content: Mapping[str, Any], origin: str) -> dict[str, Any]:
+        """Flatten a mapping whose options may be in groups; ``origin`` names its origin in errors."""
         answers: dict[str, Any] = {}
         for key, value in content.items():
             if key in _RECORDS:
                 continue
             if key in GROUPS and isinstance(value, Mapping):
-                for name, answer in value.items():
-                    answers[self.find(f"{key}.{name}", where).option.name] = answer
+                for name, inner_value in value.items():
+                    answers[self.find(f"{key}.{name}", origin).option.name] = inner_value
             else:
-                answers[self.find(str(key), where).option.name] = value
+                answers[self.find(str(key), origin).option.name] = value
         return answers
 
-    def find(self, key: str, where: str) -> VerbOption:
+    def find(self, key: str, origin: str) -> VerbOption:
         """Return the entry for a name such as ``max_seq_len`` or ``sizes.max_seq_len``.
 
         Raises ``UsageError``, with similar names, for an unknown one.
@@ -143,7 +143,7 @@ class VerbOptions:
         known = [entry.option.name for entry in self]
         near = nearest(name, known, cutoff=0.5)
         raise UsageError(
-            f"{where}: {self.verb} has no option {key!r}",
+            f"{origin}: {self.verb} has no option {key!r}",
             why=f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}",
             fix=f"run `peagle-compile {self.verb} --help` for a list; in an options file, write _ instead of -",
         )

@@ -60,9 +60,9 @@ class Need:
         """True if it may not fit, by the estimate."""
         return not self.is_short and self.before_bytes + self.bytes > self.free_bytes
 
-    def describe(self, *, least: bool) -> str:
-        """Describe the need, its minimum if ``least``, and the free space."""
-        count, basis = (self.least_bytes, self.least_basis) if least else (self.bytes, "")
+    def describe(self, *, minimum: bool) -> str:
+        """Describe the need, its minimum if ``minimum``, and the free space."""
+        count, basis = (self.least_bytes, self.least_basis) if minimum else (self.bytes, "")
         before = f" after {size(self.before_bytes)} for earlier steps" if self.before_bytes else ""
         return (
             f"{self.name}: {size(count)} ({basis or self.basis}){before}, {size(self.free_bytes)} free ({self.where})"
@@ -109,11 +109,13 @@ def needs_of(disk: Disk, work: BuildWork, download: Need | None = None) -> tuple
 
 def disk_needs(disk: Disk, download: Need | None = None) -> tuple[Need, ...]:
     """Return the needs of a download, the cache and the output; needs on the same disk add up."""
-    kept, made, basis = disk.to_keep_bytes, disk.to_copy_bytes, "from the weight shapes"
+    cache_bytes, output_bytes, basis = disk.to_keep_bytes, disk.to_copy_bytes, "from the weight shapes"
     wanted = [
         *([download] if download else []),
-        Need("disk for cached steps", kept, kept, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE),
-        Need("disk for the output", made, made, basis, disk.out, disk.out_free_bytes, instead=_OUT),
+        Need(
+            "disk for cached steps", cache_bytes, cache_bytes, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE
+        ),
+        Need("disk for the output", output_bytes, output_bytes, basis, disk.out, disk.out_free_bytes, instead=_OUT),
     ]
     taken: dict[int, int] = {}
     needs = []
@@ -138,9 +140,11 @@ def calibration_needs(work: CalibrationWork) -> tuple[Need, ...]:
 def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
     """Return the memory of the process that builds a plan."""
     basis = f"{BUILDER_PEAK} times the weights, as measured with TensorRT-RTX"
-    least = f"{BUILDER_LEAST} times the weights, with which a build ran out of memory"
+    least_basis = f"{BUILDER_LEAST} times the weights, with which a build ran out of memory"
     count, at_least, free = builder.bytes, builder.least_bytes, free_memory()
-    return (Need("memory to build plans", count, at_least, basis, HERE, free, least_basis=least, instead=_ELSEWHERE),)
+    return (
+        Need("memory to build plans", count, at_least, basis, HERE, free, least_basis=least_basis, instead=_ELSEWHERE),
+    )
 
 
 def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
@@ -152,14 +156,14 @@ def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
     fixes = dict.fromkeys(need.instead for need in short)
     return InsufficientResources(
         f"this machine has too little {' and '.join(kinds)}",
-        why="; ".join(need.describe(least=True) for need in short),
+        why="; ".join(need.describe(minimum=True) for need in short),
         fix=f"{'; '.join(filter(None, fixes))}; or add --ignore-limits to start anyway",
     )
 
 
 def tight(needs: Iterable[Need]) -> list[str]:
     """Return warnings for needs that may not fit."""
-    return [f"{need.describe(least=False)}: may not be enough" for need in needs if need.is_tight]
+    return [f"{need.describe(minimum=False)}: may not be enough" for need in needs if need.is_tight]
 
 
 def check_needs(needs: Sequence[Need], *, ignored: bool) -> list[str]:

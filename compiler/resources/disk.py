@@ -59,16 +59,16 @@ class Disk:
     def describe(self) -> str:
         """Describe the space needed in each folder, and any shortage."""
         done = f", of which {size(self.done_bytes)} may already exist" if self.done_bytes else ""
-        kept = f"{size(self.kept_bytes)} for the cache in {self.cache} ({size(self.cache_free_bytes)} free){done}"
+        cache_text = f"{size(self.kept_bytes)} for the cache in {self.cache} ({size(self.cache_free_bytes)} free){done}"
         out = f"{size(self.out_bytes)} for {self.out} ({size(self.out_free_bytes)} free)"
         if not self.kept_bytes:
             text = out
         elif self.shares_blocks:
-            text = f"{kept}; {self.out} shares its blocks and needs no extra space"
+            text = f"{cache_text}; {self.out} shares its blocks and needs no extra space"
         elif self.adopts and self.is_one_disk:
-            text = f"{kept}, from which the files move to {self.out}"
+            text = f"{cache_text}, from which the files move to {self.out}"
         else:
-            text = f"{kept}, and a copy of {out}"
+            text = f"{cache_text}, and a copy of {out}"
         missing = f"; SHORT BY {size(self.short_bytes)}" if self.short_bytes else ""
         return f"{text}, from the weight shapes{missing}"
 
@@ -92,10 +92,10 @@ def disk_of(
     first, second = nearest(cache), nearest(Path(os.path.realpath(out)))
     is_one_disk = first.stat().st_dev == second.stat().st_dev
     plans = int(PLAN_LEAST * written) if has_plans else 0
-    kept = (written if has_graphs else 0) + plans
+    cached_bytes = (written if has_graphs else 0) + plans
     return Disk(
         cache=str(cache),
-        kept_bytes=0 if is_moved and is_one_disk else kept,
+        kept_bytes=0 if is_moved and is_one_disk else cached_bytes,
         cache_free_bytes=free_bytes(cache),
         out=str(out),
         out_bytes=plans or written,

@@ -97,26 +97,26 @@ def decide_build(request: CompileRequest) -> Decided:
     """
     check_build(request)
     notes: list[str] = []
-    asked, problem = request.backend, None
+    options, problem = request.backend, None
     try:
         platform = platform_of(request)
-        notes += [platform.lacks] if platform.lacks else []
+        notes += [platform.missing] if platform.missing else []
         if platform.makes_plans and platform.runs_here and request.requested_drafts is None:
             notes.append(
                 "the build measures K on this machine; if the fastest K is not the trained depth, plans are built twice"
             )
     except EnvironmentProblem as error:
         problem = error
-        if not asked.gpus and asked.name is None:
+        if not options.gpus and options.name is None:
             raise
-        platform = _platform_elsewhere(asked)
+        platform = _platform_elsewhere(options)
         decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
         notes = [
             f"this machine cannot build this engine ({error.why or error.what}); the estimates are for a machine "
             "that can build it"
         ]
-    verdict, more = _gpu(asked.gpus[0] if asked.gpus else None)
-    if len(asked.gpus) > 1:
+    verdict, more = _gpu(options.gpus[0] if options.gpus else None)
+    if len(options.gpus) > 1:
         verdict, more = None, ["to check whether the engine fits, specify a single GPU, such as --gpu b200"]
     plan, head = _plan("build", request, platform, [*notes, *more], keeps_own=True)
     return Decided(plan, head, verdict, problem)
@@ -124,19 +124,19 @@ def decide_build(request: CompileRequest) -> Decided:
 
 def decide_export(request: CompileRequest) -> Decided:
     """Plan an export; if a GPU is named, for the form that TensorRT builds for it."""
-    named = request.backend.gpus
+    gpus = request.backend.gpus
     request.sizes.check(fix="omit --num-speculative-tokens to use the trained depth of the head")
     platform = platform_of_graphs(request)
-    verdict, notes = _gpu(named[0] if len(named) == 1 else None)
+    verdict, notes = _gpu(gpus[0] if len(gpus) == 1 else None)
     plan, head = _plan("export", request, platform, notes, keeps_own=bool(platform.gpus))
     return Decided(plan, head, verdict)
 
 
-def _platform_elsewhere(asked: BackendOptions) -> BuildPlatform:
+def _platform_elsewhere(options: BackendOptions) -> BuildPlatform:
     """Return the platform of a machine that has the GPUs and the backend."""
-    gpus = sm_names(asked.gpus)
+    gpus = sm_names(options.gpus)
     sms = [sm_number(gpu) for gpu in gpus]
-    backend = asked.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
+    backend = options.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
     lowering = lowering_for(export_form(sms) if backend == "tensorrt" else "tensorrt")
     return BuildPlatform(backend, "", gpus, lowering, runs_here=False)
 
@@ -147,30 +147,32 @@ def _plan(
     """Make the plan, with types from the headers of a local checkpoint. Raises what the build or export raises."""
     request.calibration.check()
     request.precision.check()
-    model, asked = request.pair.model, request.precision
+    model, options = request.pair.model, request.precision
     config = target_config(model, request.pair.revision)[0]
-    form = lowering_with_experts(platform.lowering, request.backend.experts)
+    base_lowering = lowering_with_experts(platform.lowering, request.backend.experts)
     target = _local_target(request.pair)
     stored = stored_experts(target) if target else blocks_of_config(config)
-    lowering, said = select_expert_lowering(form, request.backend.experts, family_for(config), config, stored)
-    notes += said
+    lowering, warnings = select_expert_lowering(
+        base_lowering, request.backend.experts, family_for(config), config, stored
+    )
+    notes += warnings
     known = available(lowering)
     to_come = _blocks_to_come(request.pair)
-    own = precision_of_blocks(to_come, lowering) if asked.name is None else None
-    name = own or precision_of(asked, lowering, target, platform.gpus, keeps_own=keeps_own)
-    asked = replace(asked, name=name)
-    recipe = table_of(asked, lowering, wide_of(target.checkpoint if target else None, lowering))
+    own = precision_of_blocks(to_come, lowering) if options.name is None else None
+    name = own or precision_of(options, lowering, target, platform.gpus, keeps_own=keeps_own)
+    options = replace(options, name=name)
+    recipe = table_of(options, lowering, wide_of(target.checkpoint if target else None, lowering))
     recipe = recipe.keeping_experts(stored, lowering)
     if recipe.keeps_blocks and to_come:
         notes.append(f"the figures assume that all blocks of the GGUF file are {to_come}, the type of most of them")
     require_gpus(recipe, platform.gpus)
-    if asked.name in known:
-        decide(asked, lowering, target)
+    if options.name in known:
+        decide(options, lowering, target)
         if target:
             again = requantized(target, recipe, lowering)
             notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
     else:
-        notes.append(f"{lowering} does not support {asked.name} (only {', '.join(known)}); this build would fail")
+        notes.append(f"{lowering} does not support {options.name} (only {', '.join(known)}); this build would fail")
     plan = BuildPlan(
         command=command,
         request=request,
@@ -208,10 +210,12 @@ def _speculation(request: CompileRequest, head: DrafterSpec | None) -> Speculati
     """Return the number of drafts per round, from the head, the registry or the draft method."""
     if not request.drafts:
         return Speculation(0, 0, None)
-    pair, asked = known_pair(request.pair.model), request.requested_drafts
+    pair, requested = known_pair(request.pair.model), request.requested_drafts
     trained = (head.trained_depth if head else None) or (pair.trained_depth if pair else None)
     depth = request.headless.depth if request.headless else trained or ASSUMED_DEPTH
-    return Speculation(depth if asked is None else asked, max(depth, asked or 0), trained, adapts=asked is None)
+    return Speculation(
+        depth if requested is None else requested, max(depth, requested or 0), trained, adapts=requested is None
+    )
 
 
 def _estimate(decided: Decided, progress: Progress) -> Estimate:
@@ -237,7 +241,7 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
         elif plan.recipe.keeps_blocks and (kind := _blocks_to_come(request.pair) or blocks_of_config(config)):
             every = candidates_of(weights, plan.recipe)
             own = [name for name, each in every.items() if keeps_blocks(plan.recipe.precision(each.role))]
-            workload = replace(workload, kept=dict.fromkeys(own, kind))
+            workload = replace(workload, kept_blocks=dict.fromkeys(own, kind))
         local = target_source(model, request.pair.revision)
         names = [str(local.path)] if isinstance(local, Local) else []
         store, made_for = StageStore.default(force=request.force), replace(plan.made_for(), command="")

@@ -138,13 +138,13 @@ class Estimate:
     @property
     def drafts(self) -> str:
         """The number of drafts per round, in words."""
-        most, asked = self.num_speculative_tokens, self.drafts_asked
-        if most == 0:
+        max_drafts, requested = self.num_speculative_tokens, self.drafts_asked
+        if max_drafts == 0:
             return "no drafts"
-        if asked is None:
-            return f"an adaptive number of drafts per round, room for {most}"
-        words = f"{counted(asked, 'draft')} per round"
-        return words if asked == most else f"{words}, room for {most}"
+        if requested is None:
+            return f"an adaptive number of drafts per round, room for {max_drafts}"
+        words = f"{counted(requested, 'draft')} per round"
+        return words if requested == max_drafts else f"{words}, room for {max_drafts}"
 
     @property
     def weight_count(self) -> int:
@@ -202,8 +202,8 @@ def estimate(
     spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
     cut = (f"max_seq_len was reduced to {possible}, the model's maximum",) if possible < max_seq_len else ()
-    most = speculation.max_num_speculative_tokens
-    length = cache_length(possible, most, lowering)
+    max_drafts = speculation.max_num_speculative_tokens
+    length = cache_length(possible, max_drafts, lowering)
     progress = progress or Quiet()
     trials = run_trials(config, spec, recipe.dtype, step=progress.step)
     if lowering.is_tensorrt and keeps_blocks(recipe.experts):
@@ -221,7 +221,7 @@ def estimate(
         drafter, head_token = replace(drafter, count=0, bytes=0), 0
     head_slot = None if head_token is None else head_token * length
     text = family_for(config).text(config)
-    tensors = pass_tensors(spec, text, workload, rows=rows, num_speculative_tokens=most).bytes(length)
+    tensors = pass_tensors(spec, text, workload, rows=rows, num_speculative_tokens=max_drafts).bytes(length)
     speeds = estimate_speed(speed, workload, spec, text, trials, gpu) if speed else None
     weights = (*workload.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
@@ -236,7 +236,7 @@ def estimate(
         recipe=recipe.says,
         lowering=lowering.name,
         max_seq_len=possible,
-        num_speculative_tokens=most,
+        num_speculative_tokens=max_drafts,
         drafts_asked=None if speculation.adapts else speculation.num_speculative_tokens,
         cache_length=length,
         weights=weights,

@@ -52,8 +52,8 @@ def fit(
     refusal = "; ".join(
         f"{reason}: choose a precision without {kind}" for kind in types if (reason := lacks(gpu.sm, kind))
     )
-    most, short = max(room // slot_bytes, 0), max(slots * slot_bytes - room, 0)
-    return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, most, short, refusal, tensor_bytes)
+    max_slots, short = max(room // slot_bytes, 0), max(slots * slot_bytes - room, 0)
+    return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, max_slots, short, refusal, tensor_bytes)
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,10 @@ def _verdict(verdict: Verdict, estimate: Estimate) -> str:
     if verdict.refusal:
         return f"cannot run: {verdict.refusal}"
     slots = f"{verdict.slots:,} slot{'' if verdict.slots == 1 else 's'} of {estimate.cache_length:,} tokens"
-    beside = f"with {size(verdict.weight_bytes)} of weights"
-    beside += ", not counting the drafter's" if estimate.drafter.bytes is None else ""
+    weights_text = f"with {size(verdict.weight_bytes)} of weights"
+    weights_text += ", not counting the drafter's" if estimate.drafter.bytes is None else ""
     if verdict.fits:
-        most = "" if verdict.most_slots == verdict.slots else f" (at most {verdict.most_slots:,})"
-        return f"fits: {slots}{most}, {beside}"
+        limit_text = "" if verdict.most_slots == verdict.slots else f" (at most {verdict.most_slots:,})"
+        return f"fits: {slots}{limit_text}, {weights_text}"
     less = f"; {verdict.most_slots:,} would fit" if verdict.most_slots else ""
-    return f"does not fit: {slots} {beside}, short by {size(verdict.short_bytes)}{less}"
+    return f"does not fit: {slots} {weights_text}, short by {size(verdict.short_bytes)}{less}"

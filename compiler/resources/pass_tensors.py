@@ -117,11 +117,11 @@ def pass_tensors(
         needs.append(_of_head(head, rows, num_speculative_tokens))
         drafted = rows * drafts * head.draft_vocab_size
         probable = drafted * _WIDEST if head.strategy == "parallel" else 0
-    full = [part.of_window(0).position_bytes(rows, most, width) for part, most in needs]
+    full = [part.of_window(0).position_bytes(rows, max_rows, width) for part, max_rows in needs]
     masks, scores, copies = (max(each) for each in zip(*full, strict=True))
     windowed: dict[int, int] = {}
-    for part, most in needs:
-        for read, size in part.windowed_bytes(rows, most, width).items():
+    for part, max_rows in needs:
+        for read, size in part.windowed_bytes(rows, max_rows, width).items():
             windowed[read] = max(size, windowed.get(read, 0))
     experts = _dense_experts(spec, workload) * columns
     return PassTensors(masks, scores, copies, experts, logits + drafted * width, max(capped, probable), windowed)

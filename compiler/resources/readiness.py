@@ -54,11 +54,11 @@ def readiness(request: CompileRequest) -> Readiness:
     backend = replace(request.backend, name=platform.backend) if platform else request.backend
     found = _unless_missing(problems, lambda: estimate_build(replace(request, backend=backend)))
     needs = (*found.needs, *tracing_needs(found.host.bytes)) if found else ()
-    if lacking := refusal_of(needs):
-        problems.append(lacking)
+    if shortage := refusal_of(needs):
+        problems.append(shortage)
     verdict, short = fit_of(found)
     refusal = found.refusal if found else ""
-    told = [problem.why if problem is lacking else f"{problem.what}: {problem.why}" for problem in problems]
+    reasons = [problem.why if problem is shortage else f"{problem.what}: {problem.why}" for problem in problems]
     return Readiness(
         model=request.pair.model,
         precision=found.precision if found else request.precision.name or "",
@@ -66,7 +66,7 @@ def readiness(request: CompileRequest) -> Readiness:
         gpus=platform.gpus if platform else request.backend.gpus,
         needs=needs,
         verdict=verdict,
-        missing=tuple(filter(None, (refusal, *told, verdict if short else ""))),
+        missing=tuple(filter(None, (refusal, *reasons, verdict if short else ""))),
         fixes=tuple(dict.fromkeys(filter(None, (problem.fix for problem in problems)))),
         notes=tuple(dict.fromkeys((*found.notes, *tight(needs)))) if found else (),
     )

@@ -72,7 +72,7 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
 
     At most ``MOST_BY_DEFAULT``, and no less than the usual length, even if that does not fit.
     """
-    usual, most = (min(each, spec.max_position_embeddings) for each in (USUAL_LENGTH, MOST_BY_DEFAULT))
+    usual, longest = (min(each, spec.max_position_embeddings) for each in (USUAL_LENGTH, MOST_BY_DEFAULT))
     memory = _least_memory(plan)
     if memory is None:
         return SequenceLength(usual, f"the memory of {', '.join(plan.platform.gpus)} is unknown")
@@ -84,15 +84,15 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
     weights = workload.bytes
     free = int(memory.bytes * (1 - RESERVE)) - weights - tensors.logits
     fitting = _longest(free, plan, token, tensors)
-    beside = f"{size(memory.bytes)} of {memory.name} alongside {size(weights)} of weights"
+    memory_text = f"{size(memory.bytes)} of {memory.name} alongside {size(weights)} of weights"
     requests = f"{plan.max_batch_size} requests" if plan.max_batch_size > 1 else "one request"
-    if fitting >= most == spec.max_position_embeddings:
-        return SequenceLength(most, "the model's maximum")
-    if fitting >= most:
-        return SequenceLength(most, f"the largest default; the model allows {spec.max_position_embeddings:,}")
+    if fitting >= longest == spec.max_position_embeddings:
+        return SequenceLength(longest, "the model's maximum")
+    if fitting >= longest:
+        return SequenceLength(longest, f"the largest default; the model allows {spec.max_position_embeddings:,}")
     if fitting > usual:
-        return SequenceLength(fitting, f"{requests} of this length fit into {beside}")
-    return SequenceLength(usual, f"{requests} of a greater length would not fit into {beside}")
+        return SequenceLength(fitting, f"{requests} of this length fit into {memory_text}")
+    return SequenceLength(usual, f"{requests} of a greater length would not fit into {memory_text}")
 
 
 def _longest(free: int, plan: BuildPlan, token: int, tensors: PassTensors) -> int:
@@ -108,12 +108,12 @@ def _longest(free: int, plan: BuildPlan, token: int, tensors: PassTensors) -> in
 
 def _least_memory(plan: BuildPlan) -> _Memory | None:
     """Return the memory of the smallest GPU that the plan is for; None if one of them is unknown."""
-    asked = plan.request.backend.gpus
-    if not asked:
+    gpus = plan.request.backend.gpus
+    if not gpus:
         here = [gpu for gpu in look().gpus if sm_name(gpu.sm) in plan.platform.gpus]
         if local := [each for gpu in here if (each := _of_local(gpu))]:
             return min(local, key=lambda each: each.bytes)
-    found = [_of_name(name) for name in asked or plan.platform.gpus]
+    found = [_of_name(name) for name in gpus or plan.platform.gpus]
     known = [each for each in found if each is not None]
     return min(known, key=lambda each: each.bytes) if len(known) == len(found) else None
 

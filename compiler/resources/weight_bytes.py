@@ -35,38 +35,38 @@ class WeightLine:
 
 
 def weight_lines(
-    census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Mapping[str, str] | None = None
+    census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering, kept_blocks: Mapping[str, str] | None = None
 ) -> tuple[WeightLine, ...]:
     """Return a line for every role and type of the target's weights, and one for each type of their scales.
 
-    ``kept`` are the block types of GGUF weights that are used unchanged, by weight; None if they are not known. A
-    weight that keeps its blocks, as its format says, has a line for their type, scales included. Raises ``UsageError``
-    for an exclusion that matches nothing.
+    ``kept_blocks`` are the block types of GGUF weights that are used unchanged, by weight; None if they are not known.
+    A weight that keeps its blocks, as its format says, has a line for their type, scales included. Raises
+    ``UsageError`` for an exclusion that matches nothing.
     """
     from ..precision.quantization_schemes import scheme_of_blocks, serves_embedding
 
     every = tuple(census)
-    selected = Selection.of_target(every, recipe, kept).weights
-    blocks = kept or {}
-    whole = {name: weight for name, weight in selected.items() if keeps_blocks(recipe.precision(weight.role))}
+    selected = Selection.of_target(every, recipe, kept_blocks).weights
+    blocks = kept_blocks or {}
+    in_own_blocks = {name: weight for name, weight in selected.items() if keeps_blocks(recipe.precision(weight.role))}
     scales: dict[str, Counter[str]] = {}
-    for name in selected.keys() - whole.keys():
+    for name in selected.keys() - in_own_blocks.keys():
         weight = selected[name]
         how = scheme_of_blocks(recipe.precision(weight.role), blocks[name]) if name in blocks else None
         scales[name] = _of_blocks(weight, how, weight.count) if how else _scales(weight, recipe, lowering)
     counts: Counter[tuple[str, str]] = Counter()
     for weight in every:
         kind = recipe.precision(weight.role) if scales.get(weight.name) else recipe.wide
-        if weight.name not in whole:
+        if weight.name not in in_own_blocks:
             counts[weight.role, kind] += _stored(weight, recipe, lowering) if kind != recipe.wide else weight.count
     tied = selected.keys() - {weight.name for weight in every}
     for name in tied:  # codes beside the embedding, or in place of it
         if scales.get(name):
             counts[LM_HEAD, recipe.lm_head] += _stored(selected[name], recipe, lowering)
-        if (scales.get(name) or name in whole) and serves_embedding(recipe, lowering):
+        if (scales.get(name) or name in in_own_blocks) and serves_embedding(recipe, lowering):
             del counts["embedding", recipe.wide]
     lines = [line(role, kind, counts[role, kind]) for role, kind in counts]
-    lines += _lines_of_blocks(whole.values(), recipe, blocks)
+    lines += _lines_of_blocks(in_own_blocks.values(), recipe, blocks)
     of_scales = sum(scales.values(), Counter())
     ordered = sorted(lines, key=lambda each: ROLES.index(each.role))
     return (*ordered, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
@@ -82,13 +82,13 @@ def _lines_of_blocks(weights: Iterable[RoledWeight], recipe: Recipe, blocks: Map
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for weight in weights:
-        form = recipe.precision(weight.role)
-        kernels = kernels_of(form)
+        precision = recipe.precision(weight.role)
+        kernels = kernels_of(precision)
         packed = blocks.get(weight.name, kernels.packed.packed if kernels else "").lower()
         columns = weight.shape[-1]
         rows = weight.count // columns
         scales = math.prod(scale_shape(packed, rows, columns)) * BY_NUMPY[scale_dtype(packed)].bits // 8
-        key = weight.role, packed if weight.name in blocks else form
+        key = weight.role, packed if weight.name in blocks else precision
         counts[key] += weight.count
         sizes[key] += math.prod(code_shape(packed, rows, columns)) + scales
     return [WeightLine(role, counts[role, kind], kind, sizes[role, kind]) for role, kind in counts]
@@ -107,12 +107,12 @@ def too_wide(
     return notes
 
 
-def share_note(what: str, share: float, recipe: Recipe) -> list[str]:
+def share_note(subject: str, share: float, recipe: Recipe) -> list[str]:
     """Return a note that a build fails, if the quantized share of the weights is below the recipe's minimum."""
     if share >= recipe.share:
         return []
     return [
-        f"only {share:.1%} of {what} that {recipe.name} quantizes can be {recipe.title}; a build or export below "
+        f"only {share:.1%} of {subject} that {recipe.name} quantizes can be {recipe.title}; a build or export below "
         f"{recipe.share:.0%} fails"
     ]
 

@@ -130,10 +130,10 @@ class BuilderWork:
 
     def memory(self) -> str:
         """Describe the memory of the process and the origin of the figure."""
-        least = f"; a build with {size(self.least_bytes)} ran out of memory" if self.least_bytes else ""
+        known_minimum = f"; a build with {size(self.least_bytes)} ran out of memory" if self.least_bytes else ""
         return (
             f"about {size(self.bytes)} in a separate process, {BUILDER_PEAK} times the weights, as measured with "
-            f"TensorRT-RTX{least or '; TensorRT was not measured'}"
+            f"TensorRT-RTX{known_minimum or '; TensorRT was not measured'}"
         )
 
     def time(self) -> str:
@@ -171,9 +171,9 @@ def layer_of(name: str) -> str:
 
 
 def needs_calibration(
-    census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
+    census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept_blocks: Collection[str] = ()
 ) -> bool:
-    """Return True if quantization needs calibration, not counting weights ``kept`` as in the checkpoint."""
+    """Return True if quantization needs calibration, not counting weights ``kept_blocks`` as in the checkpoint."""
     from ..precision.quantization_schemes import rounds_input, scheme_of
     from ..precision.weight_selection import Selection
 
@@ -183,7 +183,7 @@ def needs_calibration(
         if keeps_blocks(recipe.precision(weight.role)):
             continue
         how = scheme_of(recipe.precision(weight.role), lowering, weight)
-        if how.packed == AFFINE and weight.name not in kept:
+        if how.packed == AFFINE and weight.name not in kept_blocks:
             return True
         if how.input is not None and not how.powers and rounds_input(recipe, weight.role):
             return True
@@ -191,11 +191,11 @@ def needs_calibration(
 
 
 def rounding_seconds(
-    census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
+    census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept_blocks: Collection[str] = ()
 ) -> float:
     """Estimate the seconds of quantization.
 
-    A weight with few scales is read twice, one with block scales once, and one that is ``kept`` not at all.
+    A weight with few scales is read twice, one with block scales once, and one that is ``kept_blocks`` not at all.
     """
     from ..precision.quantization_schemes import scheme_of
     from ..precision.weight_selection import Selection
@@ -204,7 +204,7 @@ def rounding_seconds(
     selected = Selection.of_target(census, recipe).weights if recipe.quantized_type else {}
     for weight in selected.values():
         kind = recipe.precision(weight.role)
-        if weight.name not in kept and not keeps_blocks(kind):
+        if weight.name not in kept_blocks and not keeps_blocks(kind):
             how = scheme_of(kind, lowering, weight)
             fit = FIT if how.packed == AFFINE else NUMBER_FORMATS[kind].rounding_seconds
             seconds += weight.count * ((1 if how.block else 2) * READ + fit)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class Workload:
     """The weights of a target and perhaps a head, in a recipe for a lowering.
 
-    ``shared`` are head weights read from the target's file, ``kept`` target weights used as blocks of a GGUF file, with
-    their type (None if they are not known), and ``product`` is the TensorRT that builds plans, if any. ``calibration``
-    is None if ranges are given; ``calibrates`` tells whether the checkpoint needs calibration, None if it is not local.
-    ``stored`` are weights that the checkpoint holds as codes.
+    ``shared`` are head weights read from the target's file, ``kept_blocks`` target weights used as blocks of a GGUF
+    file, with their type (None if they are not known), and ``product`` is the TensorRT that builds plans, if any.
+    ``calibration`` is None if ranges are given; ``calibrates`` tells whether the checkpoint needs calibration, None if
+    it is not local. ``stored`` are weights that the checkpoint holds as codes.
     """
 
     census: tuple[RoledWeight, ...]
@@ -44,7 +44,7 @@ class Workload:
     lowering: Lowering
     head: DrafterSpec | None = None
     shared: tuple[str, ...] = ()
-    kept: Mapping[str, str] | None = None
+    kept_blocks: Mapping[str, str] | None = None
     product: str | None = None
     calibration: Calibration | None = None
     calibrates: bool | None = None
@@ -53,7 +53,7 @@ class Workload:
     @cached_property
     def lines(self) -> tuple[WeightLine, ...]:
         """The target's weights, by role and type."""
-        return weight_lines(self.census, self.recipe, self.lowering, self.kept)
+        return weight_lines(self.census, self.recipe, self.lowering, self.kept_blocks)
 
     @cached_property
     def of_head(self) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class Workload:
     @cached_property
     def work(self) -> BuildWork:
         """The memory and time of the expensive steps."""
-        taken, needed = {*(self.kept or ()), *self.stored}, self.calibrates
+        taken, needed = {*(self.kept_blocks or ()), *self.stored}, self.calibrates
         if needed is None:
             needed = needs_calibration(self.census, self.recipe, self.lowering, taken)
         layers = len({layer for weight in self.census if (layer := layer_of(weight.name))})
@@ -103,7 +103,7 @@ class Workload:
         return replace(
             self,
             stored=frozenset(source.storage()[0]) if isinstance(source, StoredFp8) else frozenset(),
-            kept=kept_blocks(target, self.recipe, self.lowering),
+            kept_blocks=kept_blocks(target, self.recipe, self.lowering),
             calibrates=bool(
                 uncalibrated(target, self.recipe, self.lowering) or unweighted(target, self.recipe, self.lowering)
             ),
@@ -142,14 +142,14 @@ def workload_of(plan: BuildPlan, inputs: Inputs) -> Workload:
 
 
 def calibration_of(
-    asked: CalibrationOptions, config: Mapping[str, Any], lowering: Lowering = TENSORRT
+    options: CalibrationOptions, config: Mapping[str, Any], lowering: Lowering = TENSORRT
 ) -> Calibration | None:
     """Return the calibration of a decoder with this ``config``; None if ranges are given."""
-    if asked.scales is not None:
+    if options.scales is not None:
         return None
     from ..precision.calibration.dataset import default_limits
     from ..precision.calibration.obtain_ranges import limits_of
 
-    limits = limits_of(asked, default_limits(lowering))
+    limits = limits_of(options, default_limits(lowering))
     tokens = limits.max_samples * limits.max_length
-    return Calibration(tokens, int(experts_per_token(config) or 1), asked.device or "cpu")
+    return Calibration(tokens, int(experts_per_token(config) or 1), options.device or "cpu")

@@ -68,10 +68,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(where: Path, needed: int) -> Iterator[None]:
+def writing(path: Path, needed: int) -> Iterator[None]:
     """Convert I/O errors to errors with advice.
 
-    ``where`` is the written path, or a parent; ``needed`` is the size in bytes to report when the disk is full.
+    ``path`` is the written path, or a parent; ``needed`` is the size in bytes to report when the disk is full.
     """
     try:
         yield
@@ -79,30 +79,30 @@ def writing(where: Path, needed: int) -> Iterator[None]:
         if error.errno in _FULL:
             wanted = f"{_size(needed)} are needed, but only " if needed else "only "
             raise BuildError(
-                f"the disk of {where} is full",
-                why=f"{wanted}{_size(free_bytes(where))} are free; {_RESUME}",
+                f"the disk of {path} is full",
+                why=f"{wanted}{_size(free_bytes(path))} are free; {_RESUME}",
                 fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
             ) from error
         if error.errno in _NAMES:
             raise UsageError(
-                f"{_named(error, where)} is not a valid file name on this disk",
+                f"{_named(error, path)} is not a valid file name on this disk",
                 why=os.strerror(error.errno),
                 fix="choose a shorter name, without special characters",
             ) from error
         if error.errno in _REFUSED:
-            named = _named(error, where)
-            is_ours = _is_around(named, where) or _is_around(where, named)
+            error_path = _named(error, path)
+            is_inside = _is_around(error_path, path) or _is_around(path, error_path)
             raise EnvironmentProblem(
-                f"cannot {'write to' if is_ours else 'read'} {named}",
+                f"cannot {'write to' if is_inside else 'read'} {error_path}",
                 why=os.strerror(error.errno),
-                fix="choose another folder" if is_ours else "check that the file exists and is readable",
+                fix="choose another folder" if is_inside else "check that the file exists and is readable",
             ) from error
         raise
 
 
-def _named(error: OSError, where: Path) -> Path:
+def _named(error: OSError, path: Path) -> Path:
     """Return the path that an error refers to."""
-    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else where
+    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
 
 
 def _is_around(folder: Path, path: Path) -> bool:
@@ -112,20 +112,20 @@ def _is_around(folder: Path, path: Path) -> bool:
         return folder == path
 
 
-def require_space(where: Path, needed: int) -> None:
+def require_space(path: Path, needed: int) -> None:
     """Raise ``BuildError`` before hours of work unless ``needed`` bytes are free."""
-    free = free_bytes(where)
+    free = free_bytes(path)
     if free < needed:
         raise BuildError(
-            f"not enough disk space for {where}",
+            f"not enough disk space for {path}",
             why=f"{_size(needed)} are needed, but only {_size(free)} are free; {_RESUME}",
             fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
         )
 
 
-def free_bytes(where: Path) -> int:
-    """Return the free bytes on the disk of ``where``, which need not exist."""
-    return shutil.disk_usage(nearest(where)).free
+def free_bytes(path: Path) -> int:
+    """Return the free bytes on the disk of ``path``, which need not exist."""
+    return shutil.disk_usage(nearest(path)).free
 
 
 def _size(count: int) -> str:

@@ -36,8 +36,8 @@ class UntrustedCache(EnvironmentProblem):
 
 def cache_root() -> Path:
     """Return this user's cache folder: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named)
+    if folder := os.environ.get(VARIABLE):
+        return Path(folder)
     try:
         return Path.home() / ".cache" / "peagle-compile"
     except RuntimeError as error:

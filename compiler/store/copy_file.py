@@ -34,11 +34,11 @@ def shares_blocks(first: Path, second: Path) -> bool:
         return False
 
 
-def nearest(where: Path) -> Path:
-    """Return ``where``, or its nearest existing parent folder."""
-    while not os.path.exists(where):
-        where = where.parent
-    return where
+def nearest(path: Path) -> Path:
+    """Return ``path``, or its nearest existing parent folder."""
+    while not os.path.exists(path):
+        path = path.parent
+    return path
 
 
 def _clone(source: int, target: int) -> bool:

@@ -95,13 +95,13 @@ def _is_empty(folder: Path) -> bool:
 
 def _require_writable(final: Path) -> None:
     """Create the parent folder of ``final``, and remove it again. Raises ``OSError`` if that fails."""
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         for folder in (*reversed(final.parents), temporary_path(final)):
             if not os.path.exists(folder):
                 folder.mkdir(exist_ok=True)
-                made.append(folder)
+                created.append(folder)
     finally:
-        for folder in reversed(made):
+        for folder in reversed(created):
             with suppress(OSError):  # another process has created something there
                 folder.rmdir()

@@ -89,7 +89,7 @@ def imports_of(source: str, package: str, *, typing: bool = True) -> Iterator[tu
         else:
             base = resolve_name("." * node.level + (node.module or ""), package)
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
-    if any(word in source for word in _DYNAMIC):
+    if any(marker in source for marker in _DYNAMIC):
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and (name := _literal_import(call)):
                 yield call.lineno, resolve_name(name, package)

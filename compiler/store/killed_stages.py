@@ -36,8 +36,10 @@ def lock_of(step: Path) -> Path:
 
 def killed(root: Path) -> list[Path]:
     """Return all unfinished stages of killed processes below ``root``."""
-    made = [(path, path.with_name(match["key"])) for path in _folders(root) if (match := _ASIDE.fullmatch(path.name))]
-    locks = [(path, lock_of(step)) for path, step in made if lock_of(step).exists()]
+    unfinished = [
+        (path, path.with_name(match["key"])) for path in _folders(root) if (match := _ASIDE.fullmatch(path.name))
+    ]
+    locks = [(path, lock_of(step)) for path, step in unfinished if lock_of(step).exists()]
     locks += [(path, root / SCRATCH_LOCK) for path in root.glob(f"{SCRATCH}*")]
     return [path for path, lock in locks if _is_free(lock)]
 

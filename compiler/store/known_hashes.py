@@ -34,16 +34,16 @@ def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = l
     before, now = path.stat(), time.time_ns()
     if before.st_size < LARGE:
         return FileEntry.of(path, advance)
-    kept = _place(root, before) if root else None
-    if known := _name_at_hub(path) or _known(kept, before):
+    record_path = _place(root, before) if root else None
+    if known := _name_at_hub(path) or _known(record_path, before):
         advance(before.st_size)
         return FileEntry(before.st_size, known)
     entry = FileEntry.of(path, advance)
     is_settled = now - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED_NS
-    if kept and is_settled and _times(path.stat()) == _times(before):
+    if record_path and is_settled and _times(path.stat()) == _times(before):
         with suppress(OSError):
-            make_private(kept.parent.parent, FOLDER)
-            _keep(kept, before, entry.sha256)
+            make_private(record_path.parent.parent, FOLDER)
+            _keep(record_path, before, entry.sha256)
     return entry
 
 
@@ -58,21 +58,21 @@ def _times(found: os.stat_result) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def _known(kept: Path | None, found: os.stat_result) -> str:
+def _known(record_path: Path | None, found: os.stat_result) -> str:
     """Return the cached hash of a file that is unchanged, or ''."""
-    if kept is None or not kept.is_file():
+    if record_path is None or not record_path.is_file():
         return ""
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        *times, sha256 = json.loads(kept.read_bytes())
+        *times, sha256 = json.loads(record_path.read_bytes())
         if times == _times(found) and _SHA256.fullmatch(sha256):
             return str(sha256)
     return ""
 
 
-def _keep(kept: Path, found: os.stat_result, sha256: str) -> None:
-    aside = kept.with_name(f"{kept.name}.{os.getpid()}")
+def _keep(record_path: Path, found: os.stat_result, sha256: str) -> None:
+    aside = record_path.with_name(f"{record_path.name}.{os.getpid()}")
     aside.write_text(json.dumps([*_times(found), sha256]))
-    aside.replace(kept)
+    aside.replace(record_path)
 
 
 def _name_at_hub(path: Path) -> str:

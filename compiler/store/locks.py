@@ -82,8 +82,8 @@ def _open(path: Path, how: int) -> int | None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # opening a pipe would block
     try:
         fcntl.flock(descriptor, how)
-        ours, named = os.fstat(descriptor), os.lstat(path)
-        if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):
+        opened, on_disk = os.fstat(descriptor), os.lstat(path)
+        if (opened.st_dev, opened.st_ino) == (on_disk.st_dev, on_disk.st_ino):
             return descriptor
     except BaseException:
         os.close(descriptor)

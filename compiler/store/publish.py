@@ -82,8 +82,8 @@ class Assembly:
 
     def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Move a stage's files into a sub-folder; they leave the store. If another process uses them, copy them."""
-        with owned(stage) as is_ours:
-            if not is_ours:
+        with owned(stage) as is_owner:
+            if not is_owner:
                 self.place_stage(stage, below, progress)
                 return
             with progress.step(f"move {below}", Bytes(sum(entry.size for entry in stage.files.values()))) as advance:

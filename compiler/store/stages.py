@@ -114,11 +114,11 @@ class StageStore:
             temporary.mkdir(mode=0o700)
             known = make(temporary)
             interrupts.check()
-            made = _files(temporary)
-            files = {name: known[name] for name in made if isinstance(known, Mapping) and name in known}
-            rest = {name: path for name, path in made.items() if name not in files}
+            written = _files(temporary)
+            files = {name: known[name] for name in written if isinstance(known, Mapping) and name in known}
+            rest = {name: path for name, path in written.items() if name not in files}
             with self.progress.step("hash the new files", Bytes(_total(rest.values()))) as advance:
-                files = {name: files.get(name) or FileEntry.of(path, advance) for name, path in made.items()}
+                files = {name: files.get(name) or FileEntry.of(path, advance) for name, path in written.items()}
             _write_record(temporary, files)
             self.note(temporary)
             with self.progress.step("wait for the disk"):
@@ -151,11 +151,11 @@ def give_away(stage: Stage) -> bool:
 def owned(stage: Stage) -> Iterator[bool]:
     """Yield whether no other process uses a stage; if so, none can until the block ends."""
     with locked_if_free(lock_of(stage.path)) as is_free:
-        is_ours = is_free and stage.hold.claim()
+        is_owner = is_free and stage.hold.claim()
         try:
-            yield is_ours
+            yield is_owner
         finally:
-            if is_ours:
+            if is_owner:
                 stage.hold.share()
 
 

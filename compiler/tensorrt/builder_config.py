@@ -82,11 +82,11 @@ def _set_targets(trt: Any, config: Any, request: PlanRequest) -> None:
         config.set_compute_capability(_offered(trt.ComputeCapability, name, f"code for {name}"), index)
 
 
-def _offered(kind: Any, name: str, what: str) -> Any:
+def _offered(kind: Any, name: str, noun: str) -> Any:
     value = getattr(kind, name, None)
     if value is None:
         raise EnvironmentProblem(
-            f"the installed TensorRT does not support {what}",
+            f"the installed TensorRT does not support {noun}",
             why=f"the installed version has no {kind.__name__}.{name}",
             fix="check its version with `peagle-compile doctor`; install a newer one, or build without this feature",
         )

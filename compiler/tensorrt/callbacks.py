@@ -28,9 +28,9 @@ class Log:
         text = " ".join(text.split())[:_MOST]
         if severity > 2 or any(noise in text for noise in _NOISE):
             return
-        kept = self.warnings if severity == 2 else self.errors
-        if text not in kept:
-            kept.append(text)
+        messages = self.warnings if severity == 2 else self.errors
+        if text not in messages:
+            messages.append(text)
 
     def last(self, count: int = 4) -> str:
         """Return the newest errors in one line, oldest first."""

@@ -42,10 +42,10 @@ def inspected(trt: Any, logger: Any, plan: Path) -> Inspected:
         with plan.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             engine = trt.Runtime(logger).deserialize_cuda_engine(content)
         text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        answer = json.loads(text)
+        information = json.loads(text)
     except Exception as error:  # of any kind: the engine is built, and inspection is optional
         return _not_inspected(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    programs = programs_of(answer)
+    programs = programs_of(information)
     return Inspected(programs, text) if programs else _not_inspected("the inspector returned no layers with details")
 
 
@@ -54,13 +54,15 @@ def _not_inspected(why: str) -> Inspected:
     return Inspected([], notes=(note,))
 
 
-def programs_of(answer: Any) -> list[Program]:
+def programs_of(information: Any) -> list[Program]:
     """Return one program from the inspector's JSON at full detail; none if it has only names."""
-    layers = answer.get("Layers") if isinstance(answer, dict) else None
+    layers = information.get("Layers") if isinstance(information, dict) else None
     described = [layer for layer in layers or () if isinstance(layer, dict)]
     if not described:
         return []
-    written = {name for layer in described for name in _names(layer, "Outputs")} | set(answer.get("Bindings") or ())
+    written = {name for layer in described for name in _names(layer, "Outputs")} | set(
+        information.get("Bindings") or ()
+    )
     tensors = {
         str(tensor.get("Name")): _held(tensor, constant=tensor.get("Name") not in written)
         for layer in described

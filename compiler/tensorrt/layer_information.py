@@ -33,7 +33,7 @@ def layers_of_programs(programs: Sequence[Program], profiles: int, tensors: Sequ
     if not programs or len(programs) % profiles:
         return ""
     pieces = len(programs) // profiles  # plugins that write in place split a profile
-    layers = [layer for place, program in enumerate(programs) for layer in _layers(program, _suffix(place // pieces))]
+    layers = [layer for number, program in enumerate(programs) for layer in _layers(program, _suffix(number // pieces))]
     bindings = [f"{name}{_suffix(profile)}" for profile in range(profiles) for name in tensors]
     return json.dumps({"Layers": layers, "Bindings": bindings}, indent=1) + "\n"
 

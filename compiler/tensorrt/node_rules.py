@@ -45,16 +45,16 @@ def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
 
 def profile_sizes(profile: Profile, index: int) -> dict[str, int]:
     """Return the symbol sizes at a profile's minimum (0), optimum (1) or maximum (2)."""
-    given = {symbol: getattr(profile, field) for symbol, field in PROFILE_FIELDS.items()}
-    return {symbol: sizes[index] for symbol, sizes in given.items() if sizes}
+    sizes_by_symbol = {symbol: getattr(profile, field) for symbol, field in PROFILE_FIELDS.items()}
+    return {symbol: sizes[index] for symbol, sizes in sizes_by_symbol.items() if sizes}
 
 
 def _of_moe_layer(gpus: Sequence[str]) -> list[str]:
-    lacking = [name for name in gpus if sm_number(name) not in MOE_LAYER_SMS]
-    if not lacking:
+    unsupported = [name for name in gpus if sm_number(name) not in MOE_LAYER_SMS]
+    if not unsupported:
         return []
-    able = ", ".join(map(sm_name, MOE_LAYER_SMS))
-    return [f"TensorRT does not support its expert layer on {', '.join(lacking)}, only on {able}"]
+    supported = ", ".join(map(sm_name, MOE_LAYER_SMS))
+    return [f"TensorRT does not support its expert layer on {', '.join(unsupported)}, only on {supported}"]
 
 
 def _of_blocks(node: Node) -> list[str]:
@@ -67,10 +67,10 @@ def _of_blocks(node: Node) -> list[str]:
 
 def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
     """List GPUs without FP8 if the node has an FP8 tensor: one such node makes TensorRT reject the graph."""
-    lacking = [name for name in gpus if sm_number(name) < _FP8_SINCE]
-    if not lacking or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
+    unsupported = [name for name in gpus if sm_number(name) < _FP8_SINCE]
+    if not unsupported or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
         return []
-    return [f"TensorRT does not support FP8 on {', '.join(lacking)}, only on {sm_name(_FP8_SINCE)} and newer"]
+    return [f"TensorRT does not support FP8 on {', '.join(unsupported)}, only on {sm_name(_FP8_SINCE)} and newer"]
 
 
 def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile]) -> list[str]:

@@ -106,7 +106,7 @@ class _Network:
         It computes in the codes' type if both factors are dequantized directly before it, and quantizes the input of
         the second matmul to that type. Anything in between makes it compute in the wide type.
         """
-        x, gate, up, down = (inputs[place] for place in (0, 3, 4, 5))
+        x, gate, up, down = (inputs[index] for index in (0, 3, 4, 5))
         inner = tensorrt_name(layer.quantization_to_type)
         for factor, other in ((gate, self._direct(x)), (up, self._direct(x)), (down, inner)):
             constant = self.constant(factor)
@@ -128,9 +128,9 @@ class _Network:
 
     def _product(self, layer: Any, constant: Any, computed: str) -> BuiltProduct:
         weight = self.makers[constant.name].name
-        named = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames layers with duplicate names
+        onnx_names = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames layers with duplicate names
         return BuiltProduct(
-            named[0] if named else layer.name,
+            onnx_names[0] if onnx_names else layer.name,
             weight,
             tensorrt_name(constant.dtype),
             computed,

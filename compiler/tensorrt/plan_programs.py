@@ -156,15 +156,15 @@ def _texts(file: BinaryIO) -> Iterator[bytes]:
 
 def _marks(file: BinaryIO) -> Iterator[int]:
     """Yield the positions of the magic number, including chance matches in weights."""
-    start, kept = 0, b""
+    start, tail = 0, b""
     while True:
-        file.seek(start + len(kept))
-        piece = kept + file.read(_PIECE)
+        file.seek(start + len(tail))
+        piece = tail + file.read(_PIECE)
         if len(piece) < len(_MARK):
             return
         at = piece.find(_MARK)
         while at >= 0:
             yield start + at
             at = piece.find(_MARK, at + 1)
-        kept = piece[1 - len(_MARK) :]
-        start += len(piece) - len(kept)
+        tail = piece[1 - len(_MARK) :]
+        start += len(piece) - len(tail)

@@ -20,8 +20,12 @@ def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltPr
     ``record`` comes from ``QuantizedGraph``; ``built`` are the plan's matmuls according to TensorRT. Raises
     ``BuildError`` listing the deviating weights if the recipe's share is not reached.
     """
-    lost = losses(record, built)
-    sure = {name: why for name, why in lost.items() if not any(b.weight == name and b.by in _UNPROVEN for b in built)}
+    losses_by_name = losses(record, built)
+    sure = {
+        name: why
+        for name, why in losses_by_name.items()
+        if not any(b.weight == name and b.by in _UNPROVEN for b in built)
+    }
     numbers = {promised["weight"]: promised["numbers"] for promised in record["matmuls"]}
     share = record["accepted_share"] - sum(numbers[weight] for weight in sure) / max(record["numbers"], 1)
     recipe = record["recipe"]["recipe"]
@@ -33,24 +37,26 @@ def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltPr
             fix="build in bf16 or fp16: this version of TensorRT changes the type of these weights",
         )
     count = (
-        f"{len(lost)} weights that {recipe} quantizes are" if len(lost) > 1 else f"1 weight that {recipe} quantizes is"
+        f"{len(losses_by_name)} weights that {recipe} quantizes are"
+        if len(losses_by_name) > 1
+        else f"1 weight that {recipe} quantizes is"
     )
-    notes = [f"{count} not {recipe.upper()} in the {name} plan: {_reasons(lost)}"] if lost else []
+    notes = [f"{count} not {recipe.upper()} in the {name} plan: {_reasons(losses_by_name)}"] if losses_by_name else []
     return notes + _unpacked(name, record, built)
 
 
 def shortfall_of(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> str:
     """Return the first note on a graph, or on its plan if there is one; empty if none is needed."""
     text: str = record.get("shortfall", "")
-    lost = losses(record, built) if text and built else {}
-    rows = [row for row in record["matmuls"] if row["weight"] in lost and row["computed"] == row["stored"]]
+    losses_by_name = losses(record, built) if text and built else {}
+    rows = [row for row in record["matmuls"] if row["weight"] in losses_by_name and row["computed"] == row["stored"]]
     share = record["share"] - sum(row["numbers"] for row in rows) / max(record["numbers"], 1)
     return f"{text}; {max(share, 0.0):.1%} in the {name} plan" if rows else text
 
 
 def losses(record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> dict[str, str]:
     """Return the deviation of each weight that is quantized in the graph, from the worst of its matmuls in the plan."""
-    lost: dict[str, str] = {}
+    losses_by_name: dict[str, str] = {}
     for promised in record["matmuls"]:
         if not promised["narrow"]:
             continue
@@ -58,8 +64,8 @@ def losses(record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> dict[str
         reasons = [_loss(promised, product) for product in products]
         reasons = reasons or ["no layer of TensorRT's network uses the weight"]
         if why := next(filter(None, reasons), ""):
-            lost[promised["weight"]] = why
-    return lost
+            losses_by_name[promised["weight"]] = why
+    return losses_by_name
 
 
 def _loss(promised: Mapping[str, Any], built: BuiltProduct) -> str:

@@ -62,7 +62,7 @@ def _report(request: PlanRequest, out: Path, channel: Channel) -> int:
 
 def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     """Check, parse, build and write. Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     present = look().sms if request.product == "tensorrt" else ()
     require_targets(request.product, request.gpus, present)
     surveyed = survey(request.graph, request.gpus, request.profiles, request.record)
@@ -94,7 +94,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     return PlanFacts(
         plan=PlanRecord(request.profiles, parsed.layers, surveyed.plugins, parsed.tensors),
         size=size,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - started,
         peak_rss_bytes=_peak_rss_bytes(),
         versions={request.product: str(trt.__version__)} | ({} if request.record else {"onnx": version("onnx")}),
         warnings=(*notes, *found.notes, *log.warnings),
@@ -103,10 +103,10 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
 
 
 def _unforeseen(request: PlanRequest, error: Exception) -> BuildError:
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     return BuildError(
         f"{request.product} failed while building the {request.name} plan",
-        why=f"{type(error).__name__} in {place.name}: {' '.join(str(error).split())}",
+        why=f"{type(error).__name__} in {frame.name}: {' '.join(str(error).split())}",
         fix="report this message together with the versions from `peagle-compile doctor`",
     )
 

@@ -176,6 +176,6 @@ def raised(record: dict[str, str]) -> PeagleError:
 def _complaints(profile: Profile) -> list[str]:
     """List the problems of a profile: each size must be three ascending numbers."""
     return [
-        f"{what} {getattr(profile, what)} are not three ascending sizes of {LEAST_SIZES.get(what, 1)} or more"
-        for what in profile.wrong()
+        f"{field} {getattr(profile, field)} are not three ascending sizes of {LEAST_SIZES.get(field, 1)} or more"
+        for field in profile.wrong()
     ]

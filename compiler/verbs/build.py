@@ -64,20 +64,20 @@ def build(
     if request.source is not None:
         from ..pipeline.build_from_export import build_from
 
-        told: list[str] = []
+        reported: list[str] = []
         with verbosity.work() as progress:
             result = build_from(request, progress)
     else:
         from ..pipeline.build import build as run_build
         from ..request.build_platform import expected_warnings
 
-        told = expected_warnings(request)
-        for text in told:
+        reported = expected_warnings(request)
+        for text in reported:
             note(f"note: {text}")
         with verbosity.work() as progress:
             result = run_build(request, progress)
     for warning in result.report["warnings"]:
-        if warning not in told:
+        if warning not in reported:
             note(f"warning: {warning}")
     if as_json:
         emit({"engine": str(result.path), **result.report})
@@ -101,7 +101,7 @@ def _plans_of_export(
     with progress.step("read the export"):
         check_from(request)
         export, plan, problem = plan_of_any_export(request)
-    weights, manifest, platform = export.weight_bytes, export.kept.manifest, plan.platform
+    weights, manifest, platform = export.weight_bytes, export.record.manifest, plan.platform
     disk, builder = takes(plan, export, StageStore.default(force=request.force))
     needs = (*disk_needs(disk), *builder_needs(builder))
     outcome = Outcome.of(problem) if problem else Outcome.of(refusal_of(needs), ignored=request.ignore_limits)

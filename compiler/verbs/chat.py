@@ -102,13 +102,13 @@ def chat(
             if is_reader_closed():
                 return
         _print(_line(record(stream.result)) if as_json else "\n")
-        if said := lossy(stream.result.acceptance):
-            note(said)
+        if lossy_note := lossy(stream.result.acceptance):
+            note(lossy_note)
         dialogue.answer(stream.result.text)
 
 
-def _line(answer: dict[str, Any]) -> str:
-    return json.dumps(answer) + "\n"
+def _line(result: dict[str, Any]) -> str:
+    return json.dumps(result) + "\n"
 
 
 def _print(text: str) -> None:

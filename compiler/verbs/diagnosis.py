@@ -134,17 +134,17 @@ def _tensorrt(
     link_problem: str,
 ) -> Ability:
     """Return the abilities of a TensorRT product. Both run plans on a supported GPU; TensorRT also builds there."""
-    ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
+    supported = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
     installed = "" if product in machine.products else f"not installed: {install(EXTRA_OF[product])}"
     cannot_plan = installed or cannot_compile or link_problem
     if not cannot_plan:
-        cannot_plan = _problem(lambda: choose_backend(product, None, [] if ours else _named(product), machine))
+        cannot_plan = _problem(lambda: choose_backend(product, None, [] if supported else _named(product), machine))
     cannot_run = (
         installed
         or link_problem
         or ("" if packages["cuda-core"] else f"cuda-core is not installed: {install(EXTRA_OF[product])}")
     )
-    if not cannot_run and not ours:
+    if not cannot_run and not supported:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)
         cannot_run = f"{product} does not support {architectures}" if architectures else "there is no NVIDIA GPU"
     return Ability(
@@ -206,12 +206,12 @@ def _rtx_link() -> tuple[str, str]:
     from ...plugins.tensorrt import import_tensorrt
 
     link = import_tensorrt.link_state()
-    where = f" in {link.folder}" if link.folder else ""
+    folder_hint = f" in {link.folder}" if link.folder else ""
     words = {
-        "present": f"present{where}",
-        "missing": f"missing{where}; the first build creates it",
-        "cured": f"created{where}",
-        "cannot": f"missing{where}, and cannot be created: {link.why}",
+        "present": f"present{folder_hint}",
+        "missing": f"missing{folder_hint}; the first build creates it",
+        "cured": f"created{folder_hint}",
+        "cannot": f"missing{folder_hint}, and cannot be created: {link.why}",
         "absent": "",
     }[link.state]
     return words, words if link.state == "cannot" else ""

@@ -68,11 +68,11 @@ def doctor(
 
     Example: peagle-compile doctor --model qwen3-coder-30b --precision fp8 --gpu b200
     """
-    asked = {"draft": draft, "precision": precision, "backend": backend, "gpus": gpu, "out": out}
+    options = {"draft": draft, "precision": precision, "backend": backend, "gpus": gpu, "out": out}
     if model is not None:
-        _doctor_of(BUILD.request(model=model, **asked), as_json=as_json)
+        _doctor_of(BUILD.request(model=model, **options), as_json=as_json)
         return
-    alone = [f"--{name.removesuffix('s')}" for name, value in asked.items() if value is not None]
+    alone = [f"--{name.removesuffix('s')}" for name, value in options.items() if value is not None]
     if alone:
         raise UsageError(f"{', '.join(alone)} has no effect without --model", fix="add --model, such as --model demo")
     from .diagnosis import diagnose
@@ -164,9 +164,9 @@ def _driver(cuda: Cuda) -> str:
 
 
 def _built(ability: Ability) -> str:
-    answer = _answer(ability.cannot_build, ability.precisions)
+    verdict = _answer(ability.cannot_build, ability.precisions)
     if not ability.cannot_build or ability.cannot_build_exports:
-        return answer
+        return verdict
     return f"only from an export made elsewhere, with `build --from`; not from checkpoints: {ability.cannot_build}"
 
 

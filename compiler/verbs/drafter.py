@@ -141,11 +141,11 @@ def drafter_remove(engine: EngineFolder, name: Name, as_json: Json = False) -> N
     """
     from ..pipeline.engine_drafters import remove_drafter
 
-    gone = remove_drafter(engine, name)
+    removed = remove_drafter(engine, name)
     if as_json:
-        emit(_fields(gone))
+        emit(_fields(removed))
     else:
-        print(f"removed {name} from {engine}, {size(gone.bytes)}")
+        print(f"removed {name} from {engine}, {size(removed.bytes)}")
 
 
 def _k(each: EngineDrafter) -> str:

@@ -53,20 +53,20 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
     from ..pipeline.reports.recorded_contents import inspect_export
     from .precision_rows import first_rows
 
-    said, content = inspect_export(folder, hashes=hashes)
+    shown_rows, content = inspect_export(folder, hashes=hashes)
     rows = [
-        *first_rows(said.multiplied),
-        ("export", f"{folder}, {size(content['bytes'])}, made by peagle-compile {said.product_version}"),
-        ("for", said.lowering),
-        *([("weights from", said.stored)] if said.stored else []),
-        ("precision", said.precision),
-        ("model", said.model),
-        ("drafter", _drafter_of(said.draft)),
-        ("max_seq_len", f"{said.max_seq_len} (caches hold {said.cache_length})"),
-        ("speculative tokens", f"up to {said.max_num_speculative_tokens}"),
+        *first_rows(shown_rows.multiplied),
+        ("export", f"{folder}, {size(content['bytes'])}, made by peagle-compile {shown_rows.product_version}"),
+        ("for", shown_rows.lowering),
+        *([("weights from", shown_rows.stored)] if shown_rows.stored else []),
+        ("precision", shown_rows.precision),
+        ("model", shown_rows.model),
+        ("drafter", _drafter_of(shown_rows.draft)),
+        ("max_seq_len", f"{shown_rows.max_seq_len} (caches hold {shown_rows.cache_length})"),
+        ("speculative tokens", f"up to {shown_rows.max_num_speculative_tokens}"),
         *_speed(content),
-        *((f"{name} checkpoint", revision[:16]) for name, revision in said.checkpoints.items()),
-        *((name, size(entry.size)) for name, entry in said.files.items()),
+        *((f"{name} checkpoint", revision[:16]) for name, revision in shown_rows.checkpoints.items()),
+        *((name, size(entry.size)) for name, entry in shown_rows.files.items()),
     ]
     return rows, content
 
@@ -82,18 +82,18 @@ def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Return the record of a quantized checkpoint, as rows and as JSON content."""
     from ..pipeline.reports.recorded_contents import inspect_quantized
 
-    said, content = inspect_quantized(folder)
-    ranges = said.calibration
+    shown_rows, content = inspect_quantized(folder)
+    ranges = shown_rows.calibration
     rows = [
-        ("checkpoint", f"{folder}, {size(said.bytes)}, made by peagle-compile {said.product_version}"),
-        ("format", said.format),
-        ("model", said.model),
-        ("  checkpoint", f"{said.source_fingerprint[:16]}, {size(said.source_bytes)}"),
-        ("FP8", f"{said.fp8_matrices} matrices, {size(said.fp8_bytes)}"),
-        ("excluded", ", ".join(said.exclude) or "only what the recipe excludes"),
-        ("KV cache", said.kv_cache_dtype or "no scales"),
+        ("checkpoint", f"{folder}, {size(shown_rows.bytes)}, made by peagle-compile {shown_rows.product_version}"),
+        ("format", shown_rows.format),
+        ("model", shown_rows.model),
+        ("  checkpoint", f"{shown_rows.source_fingerprint[:16]}, {size(shown_rows.source_bytes)}"),
+        ("FP8", f"{shown_rows.fp8_matrices} matrices, {size(shown_rows.fp8_bytes)}"),
+        ("excluded", ", ".join(shown_rows.exclude) or "only what the recipe excludes"),
+        ("KV cache", shown_rows.kv_cache_dtype or "no scales"),
         ("calibrated with", f"{ranges.num_tokens} tokens in {ranges.num_samples} samples of {ranges.dataset}"),
-        *(("warning", warning) for warning in said.warnings),
+        *(("warning", warning) for warning in shown_rows.warnings),
         *((name, size(count)) for name, count in content["files"].items()),
     ]
     return rows, content
@@ -119,8 +119,8 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     if method.needs_head:
         drafts.insert(1, ("method", f"{method.title}: {method.note}" if method.note else method.title))
     else:
-        most = speculation["max_num_speculative_tokens"]
-        k = f"{_k(speculation)}, {method.note or method.title}, at most {most}; no drafter"
+        max_drafts = speculation["max_num_speculative_tokens"]
+        k = f"{_k(speculation)}, {method.note or method.title}, at most {max_drafts}; no drafter"
         drafts = [("speculative tokens", k if method.drafts else f"none: {method.help}, no drafter")]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
@@ -159,8 +159,8 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         for kernel in engine["kernels"]
     ]
     if library := engine["plugin_library"]:
-        made_for = f"{library['machine']} and {', '.join(library['gpus'])}"
-        rows.append(("plugin library", f"{made_for}, {size(library['bytes'])}, by {library['compiler']}"))
+        platform = f"{library['machine']} and {', '.join(library['gpus'])}"
+        rows.append(("plugin library", f"{platform}, {size(library['bytes'])}, by {library['compiler']}"))
     rows += [(name, size(entry["size"])) for name, entry in engine["files"].items()]
     return rows
 
@@ -211,8 +211,12 @@ def _type(tensor: dict[str, Any]) -> str:
 
 
 def _range(sizes: list[int]) -> str:
-    least, usual, most = sizes
-    return str(most) if least == most else f"{least} to {most}" + (f" (usually {usual})" if usual != most else "")
+    minimum, usual, maximum = sizes
+    return (
+        str(maximum)
+        if minimum == maximum
+        else f"{minimum} to {maximum}" + (f" (usually {usual})" if usual != maximum else "")
+    )
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -32,8 +32,8 @@ def precision_rows(table: Mapping[str, str], report: Mapping[str, Any]) -> list[
 
 def _rounding(records: Mapping[str, Any]) -> str:
     """Name the tensor of each graph with the largest rounding error."""
-    most = {name: max(each["losses"].items(), key=_loss) for name, each in records.items() if each["losses"]}
-    texts = [f"{name} weights by at most {loss:.2%} ({tensor})" for name, (tensor, loss) in most.items()]
+    largest = {name: max(each["losses"].items(), key=_loss) for name, each in records.items() if each["losses"]}
+    texts = [f"{name} weights by at most {loss:.2%} ({tensor})" for name, (tensor, loss) in largest.items()]
     return f"changed {', '.join(texts)}" if texts else ""
 
 

@@ -54,6 +54,6 @@ def _on_cpu(precision: str, lowering: Lowering) -> PrecisionSupport:
 def _on_gpus(precision: str, sms: Sequence[int]) -> PrecisionSupport:
     if precision not in available(TENSORRT):
         return PrecisionSupport(precision, (), False, unsupported_reason(precision, tensorrt=True))
-    able = tuple(sm_name(sm) for sm in sms if not lacks(sm, precision))
-    cannot = "" if able else lacks(sms[-1], precision) if sms else "there is no NVIDIA GPU"
-    return PrecisionSupport(precision, able, False, cannot)
+    supported = tuple(sm_name(sm) for sm in sms if not lacks(sm, precision))
+    cannot = "" if supported else lacks(sms[-1], precision) if sms else "there is no NVIDIA GPU"
+    return PrecisionSupport(precision, supported, False, cannot)

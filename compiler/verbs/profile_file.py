@@ -22,10 +22,10 @@ _SHOWN = 8  # kinds of layers in a pass
 def require_replaceable(path: Path) -> None:
     """Raise ``UsageError`` unless ``path`` is free, or an earlier profile."""
     try:
-        is_ours = not path.exists() or _KEY in json.loads(path.read_bytes())
+        is_profile = not path.exists() or _KEY in json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError):
-        is_ours = False
-    if not is_ours:
+        is_profile = False
+    if not is_profile:
         raise UsageError(f"{path} exists and is not a profile", fix="choose another --profile FILE, or remove the file")
 
 
@@ -41,28 +41,28 @@ def profile_table(profile: EngineProfile) -> str:
     """Return rows by phase, pass and kind of layer, in milliseconds per phase and shares of it."""
     rows: list[tuple[object, ...]] = [("", "per phase", "share", "")]
     for name, seconds in profile.phases.items():
-        count, whole = len(seconds), 1000 * sum(seconds)
-        rows.append((f"{name} ({count} times)", f"{whole / count:.3f} ms", "", ""))
+        count, total = len(seconds), 1000 * sum(seconds)
+        rows.append((f"{name} ({count} times)", f"{total / count:.3f} ms", "", ""))
         passes = [each for each in profile.passes if each.phase == name]
         for each in passes:
-            rows += _of_pass(each, count, whole)
-        rest = whole - sum(1000 * sum(each.seconds) for each in passes)
-        rows.append(("  outside of passes", *_spent(rest, count, whole), ""))
+            rows += _of_pass(each, count, total)
+        rest = total - sum(1000 * sum(each.seconds) for each in passes)
+        rows.append(("  outside of passes", *_spent(rest, count, total), ""))
     return columns(rows)
 
 
-def _of_pass(each: PassTimes, count: int, whole: float) -> list[tuple[object, ...]]:
+def _of_pass(each: PassTimes, count: int, total: float) -> list[tuple[object, ...]]:
     kinds, spent = each.kinds(), 1000 * sum(each.seconds)
     runs = "" if len(each.seconds) == count else f"{len(each.seconds)} passes"
-    rows: list[tuple[object, ...]] = [(f"  {each.half}", *_spent(spent, count, whole), runs)]
+    rows: list[tuple[object, ...]] = [(f"  {each.component}", *_spent(spent, count, total), runs)]
     shown, rest = kinds[:_SHOWN], kinds[_SHOWN:]
     if rest:
         shown.append(("other layers", sum(n for _, n, _ in rest), sum(ms for *_, ms in rest)))
     layers = sum(ms for *_, ms in kinds)
     if spent - layers > 0.001 * spent:
         shown.append(("between layers", 0, spent - layers))
-    return rows + [(f"    {kind}", *_spent(ms, count, whole), f"{n} layers" if n else "") for kind, n, ms in shown]
+    return rows + [(f"    {kind}", *_spent(ms, count, total), f"{n} layers" if n else "") for kind, n, ms in shown]
 
 
-def _spent(milliseconds: float, count: int, whole: float) -> tuple[str, str]:
-    return f"{milliseconds / count:.3f} ms", f"{milliseconds / whole:.0%}"
+def _spent(milliseconds: float, count: int, total: float) -> tuple[str, str]:
+    return f"{milliseconds / count:.3f} ms", f"{milliseconds / total:.0%}"

@@ -154,8 +154,8 @@ def run(
         print()
     if stats:
         note(_stats(output))
-    elif said := lossy(output.acceptance):
-        note(said)
+    elif lossy_note := lossy(output.acceptance):
+        note(lossy_note)
     if profile is not None:
         found = loaded.end_profile()
         write_profile(profile, found, engine, output)
@@ -167,9 +167,9 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
         raise UsageError(
             "two prompts were given", why="PROMPT and --prompt are the same option", fix="omit one of them"
         )
-    given = prompt if text is None else text
-    if given is not None:
-        return argument_text("the prompt" if prompt is None else "--prompt", given)
+    text_or_prompt = prompt if text is None else text
+    if text_or_prompt is not None:
+        return argument_text("the prompt" if prompt is None else "--prompt", text_or_prompt)
     if sys.stdin is None or sys.stdin.isatty():  # None: standard input is closed
         raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe in a prompt")
     try:
@@ -210,8 +210,8 @@ def _stats(output: RequestOutput) -> str:
         ]
         verify, draft = acceptance.milliseconds_per_round
         rows += [("time per round", f"{verify:.1f} ms target, {draft:.1f} ms drafter")] if verify else []
-        if said := lossy(acceptance):
-            rows.append(("lossy", said))
+        if lossy_note := lossy(acceptance):
+            rows.append(("lossy", lossy_note))
         if acceptance.undrafted:
             rows.append(("rounds without drafts", f"{acceptance.undrafted}: {_all_rounds(acceptance)}"))
     return columns(rows)

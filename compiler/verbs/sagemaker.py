@@ -67,13 +67,13 @@ def _content(archive: Archive) -> dict[str, Any]:
 
 def _summary(archive: Archive, content: dict[str, Any]) -> str:
     backend = f"{content['backend']} {content['versions'].get(content['backend'], '')}".strip()
-    where = f", on {' or '.join(content['gpus'])}" if content["gpus"] else ""
+    gpu_hint = f", on {' or '.join(content['gpus'])}" if content["gpus"] else ""
     return columns(
         [
             ("archive", f"{archive.path}, {size(archive.entry.size)} (of {size(archive.engine_bytes)})"),
             ("sha256", archive.entry.sha256),
             ("model", content["model"]),
             ("drafter", content["drafter"] or "none"),
-            ("needs", f"a container with peagle-compile[serve] and {backend}{where}"),
+            ("needs", f"a container with peagle-compile[serve] and {backend}{gpu_hint}"),
         ]
     )

@@ -308,13 +308,13 @@ def serve(
             why="this is the model's own name, so the alias would change the draft method of all requests",
             fix=f"choose another name, or set the default of all requests with --draft {aliases[model]}",
         )
-    said = speculation_of(speculative_config, os.environ, manifest)
-    most = manifest.shapes.max_seq_len
-    if max_model_len is not None and max_model_len > most:
+    speculation = speculation_of(speculative_config, os.environ, manifest)
+    max_length = manifest.shapes.max_seq_len
+    if max_model_len is not None and max_model_len > max_length:
         raise UsageError(
-            f"--max-model-len is {max_model_len}, but this engine was built for at most {most} tokens",
+            f"--max-model-len is {max_model_len}, but this engine was built for at most {max_length} tokens",
             why="the engine's caches have this size",
-            fix=f"use at most {most}, or rebuild the engine with a larger --max-seq-len",
+            fix=f"use at most {max_length}, or rebuild the engine with a larger --max-seq-len",
         )
     # First, since a large engine takes minutes to load. Whatever fails then, no file of a Unix socket stays behind.
     with bound(host, port) if uds is None else bound_unix(uds) as address:
@@ -342,7 +342,7 @@ def serve(
                 drain_seconds=drain_timeout,
                 stored_bytes=response_store_bytes,
             ),
-            drafts=said.drafts,
+            drafts=speculation.drafts,
             structured_outputs=forms,
             log_prompts=log_prompts,
             cors_origins=origins,
@@ -354,7 +354,7 @@ def serve(
             aliases=aliases,
         )
         server = Server(loaded, settings, host, port, address, tls)
-        for sentence in said.left_out:
+        for sentence in speculation.left_out:
             log(sentence)
         log("loaded", engine=str(folder), checked=loaded.checked)
         if tolerance := settings.drafts.acceptance_tolerance:
@@ -366,10 +366,10 @@ def serve(
         _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else ready)
 
 
-def _aliases(given: Sequence[str]) -> dict[str, str]:
+def _aliases(texts: Sequence[str]) -> dict[str, str]:
     """Return the drafts by model name. Raises ``UsageError`` for an alias that is not NAME=DRAFT."""
     aliases = {}
-    for each in given:
+    for each in texts:
         name, _, draft = each.rpartition("=")
         if not name or not draft or name in aliases:
             raise UsageError(
@@ -389,7 +389,7 @@ def _run(server: Server, said: str) -> None:
     def stop() -> None:
         nonlocal stop_signals
         stop_signals += 1
-        server.stop(at_once=stop_signals > 1)
+        server.stop(immediately=stop_signals > 1)
 
     with interrupts.override_handler(stop, (signal.SIGINT, signal.SIGTERM)):
         server.start()

@@ -101,7 +101,7 @@ class BisectTrial:
     def __init__(self, unpublished: UnpublishedPairs, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
         self._unpublished, self._recipe, self._lowering = unpublished, recipe, lowering
         self._all, self._few = texts, texts.first(_TEXTS, _TOKENS)
-        self._half = unpublished.half(recipe, lowering)
+        self._half = unpublished.component(recipe, lowering)
         if self._half.quantized is None:
             raise ValueError("the target has no quantized weights")
         self.source: WeightSource = self._half.quantized
@@ -120,10 +120,10 @@ class BisectTrial:
         afterwards, because each is as large as the model.
         """
         texts = self._few if quick else self._all
-        half = replace(self._half, quantized=self.source.only(names) if names else None)
-        half = half if caches else replace(half, caches=None)
+        component = replace(self._half, quantized=self.source.only(names) if names else None)
+        component = component if caches else replace(component, caches=None)
         with scratch(self._unpublished.store.root) as store:
-            target = self._unpublished.session_of(half, self._recipe, self._lowering, self._all.longest, store)
+            target = self._unpublished.session_of(component, self._recipe, self._lowering, self._all.longest, store)
             return compare_logits(self._reference_logits, target.logits, texts.ids)
 
     def _reference_logits(self, ids: Sequence[int]) -> Array:
@@ -174,9 +174,9 @@ def _comparable(cost: float) -> float:
     return math.inf if math.isnan(cost) else cost
 
 
-def _needed(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, most: float) -> int:
-    """Return how many of the first groups to exclude so that the predicted divergence is at most ``most``."""
-    fits = (count for count in range(len(ranked)) if _predicted(ranked, fixed, before, count) <= most)
+def _needed(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, limit: float) -> int:
+    """Return how many of the first groups to exclude so that the predicted divergence is at most ``limit``."""
+    fits = (count for count in range(len(ranked)) if _predicted(ranked, fixed, before, count) <= limit)
     return next(fits, len(ranked) - 1)
 
 
@@ -206,8 +206,8 @@ def rebuild_command(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) 
         words += [flag, kind] if kind != getattr(usual, field) else []
     for pattern in dict.fromkeys([*recipe.exclude, *exclude]):
         words += ["--exclude", pattern]
-    form = export_form([sm_number(gpu) for gpu in backend.gpus])
-    if backend.name == "tensorrt" and form != backend.lowering == TENSORRT.name:
+    lowering_name = export_form([sm_number(gpu) for gpu in backend.gpus])
+    if backend.name == "tensorrt" and lowering_name != backend.lowering == TENSORRT.name:
         words += ["--experts", "dense"]
     words += ["--allow-wide", ",".join(recipe.allow_wide)] if recipe.allow_wide else []
     return shlex.join([*words, "--max-seq-len", str(manifest.shapes.max_seq_len), "--out", "ENGINE"])

@@ -229,12 +229,12 @@ class Certificate:
         Raises ``UsageError`` if ``other`` has another engine, other options or another machine.
         """
         for part in ("engine", "options", "machine"):
-            mine, its = getattr(self, part), getattr(other, part)
-            for name in (each.name for each in dataclasses.fields(mine)):
-                if getattr(mine, name) != getattr(its, name):
+            own, its = getattr(self, part), getattr(other, part)
+            for name in (each.name for each in dataclasses.fields(own)):
+                if getattr(own, name) != getattr(its, name):
                     raise UsageError(
                         f"{path} was made with another {part.removesuffix('s')}",
-                        why=f"{name} is now {getattr(its, name)!r}, but the file has {getattr(mine, name)!r}",
+                        why=f"{name} is now {getattr(its, name)!r}, but the file has {getattr(own, name)!r}",
                         fix=f"choose another file, or continue it with `{self.command}`",
                     )
         return replace(self, command=other.command)
@@ -256,8 +256,8 @@ def _layout(content: Mapping[str, Any]) -> str:
         '"comparisons": []',
         ",\n    ".join(json.dumps(each, ensure_ascii=False) for each in content["comparisons"]),
     )
-    whole = json.dumps({**content, "comparisons": []}, indent=2, ensure_ascii=False)
-    return whole.replace(empty, f'"comparisons": [\n    {rows}\n  ]' if rows else empty) + "\n"
+    text = json.dumps({**content, "comparisons": []}, indent=2, ensure_ascii=False)
+    return text.replace(empty, f'"comparisons": [\n    {rows}\n  ]' if rows else empty) + "\n"
 
 
 def _sha256(value: Any) -> str:

@@ -80,8 +80,8 @@ def certify(
         record = Certificate.read(path).continued_as(record, path)
     count = max(_LEAST_PROMPTS, batch * (batch + 1) // 2)
     longest = min(max_tokens, max(engine.max_seq_len // 2, 1))
-    whole = count * len(options.policies) * len(options.k) * longest  # tokens of a comparison
-    missing = math.ceil((request.tokens - record.tokens_compared) / whole) * whole
+    total_tokens = count * len(options.policies) * len(options.k) * longest  # tokens of a comparison
+    missing = math.ceil((request.tokens - record.tokens_compared) / total_tokens) * total_tokens
     with progress.step("compare speculation on and off", Tokens(max(missing, 0))) as say:
         while record.tokens_compared < request.tokens:
             turn, at = divmod(len(record.comparisons), len(methods))
@@ -124,7 +124,9 @@ def _compared(folder: Path, manifest: Manifest) -> ComparedEngine:
         lowering=manifest.backend.lowering,
         precision=in_words(manifest.precision),
         max_seq_len=manifest.shapes.max_seq_len,
-        checkpoints={half: f"{part.origin.id} ({part.origin.revision})" for half, part in manifest.parts.items()},
+        checkpoints={
+            component: f"{part.origin.id} ({part.origin.revision})" for component, part in manifest.parts.items()
+        },
     )
 
 

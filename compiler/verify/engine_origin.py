@@ -54,8 +54,8 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
     Raises ``EnvironmentProblem`` if this version resolves the recipe to other types.
     """
     recorded, lowering = _types(manifest.precision), lowering_named(manifest.backend.lowering)
-    asked = PrecisionOptions.recorded(recorded)
-    recipe = table_of(asked, lowering, wide_of(target, lowering)) if asked.name in RECIPES else None
+    options = PrecisionOptions.recorded(recorded)
+    recipe = table_of(options, lowering, wide_of(target, lowering)) if options.name in RECIPES else None
     if recipe is None or _comparable(recipe.record()) != _comparable(recorded):
         raise EnvironmentProblem(
             f"this version cannot reproduce the engine's recipe {recorded.get('recipe')!r}",

@@ -155,8 +155,12 @@ def _difference(path: Path, reference: Path) -> str:
         return f"{path.name} is in the checkpoint but not in the engine"
     if expected is None:
         return f"{path.name} is in the engine but not in the checkpoint"
-    form = _canonical(found)
-    return "" if form is not None and form == _canonical(expected) else f"{path.name} differs from the checkpoint"
+    canonical = _canonical(found)
+    return (
+        ""
+        if canonical is not None and canonical == _canonical(expected)
+        else f"{path.name} differs from the checkpoint"
+    )
 
 
 def _content(path: Path) -> bytes | None:

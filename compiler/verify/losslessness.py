@@ -194,21 +194,22 @@ def fitted(
 
     The number of new tokens is reduced first, to at most half of ``max_seq_len``.
     """
-    most = max(min(max_tokens, max_seq_len // 2), 1)
-    room = max(max_seq_len - most, 1)
-    whole = [(prompt.id, tuple(encode(prompt.text))) for prompt in prompts]
-    longer = sum(len(ids) > room for _, ids in whole)
+    max_new_tokens = max(min(max_tokens, max_seq_len // 2), 1)
+    room = max(max_seq_len - max_new_tokens, 1)
+    encoded = [(prompt.id, tuple(encode(prompt.text))) for prompt in prompts]
+    longer = sum(len(ids) > room for _, ids in encoded)
     notes = []
-    if most < max_tokens:
+    if max_new_tokens < max_tokens:
         notes.append(
-            f"answers are limited to {most} tokens instead of {max_tokens}: the engine's max_seq_len is {max_seq_len}"
+            f"answers are limited to {max_new_tokens} tokens instead of {max_tokens}: the engine's max_seq_len is "
+            f"{max_seq_len}"
         )
     if longer:
         notes.append(
-            f"{longer} of {len(whole)} prompts were truncated to {room} tokens: the engine's max_seq_len is "
+            f"{longer} of {len(encoded)} prompts were truncated to {room} tokens: the engine's max_seq_len is "
             f"{max_seq_len}"
         )
-    return Prefixes(tuple((name, ids[:room]) for name, ids in whole), most, tuple(notes))
+    return Prefixes(tuple((name, ids[:room]) for name, ids in encoded), max_new_tokens, tuple(notes))
 
 
 def is_tie(engine: Engine, ids: Sequence[int], token: int, params: SamplingParams) -> bool:
@@ -231,12 +232,12 @@ def _width_difference(engine: Engine, ids: Sequence[int], logits: np.ndarray) ->
     return float(np.nan_to_num(max(differences, default=0.0) / np.abs(logits).max()))
 
 
-def _groups(count: int, most: int) -> list[slice]:
-    """Return slices of 1, 2, .. ``most``, 1, 2, .. items that cover ``count`` items."""
+def _groups(count: int, size: int) -> list[slice]:
+    """Return slices of 1, 2, .. ``size``, 1, 2, .. items that cover ``count`` items."""
     groups: list[slice] = []
     first = 0
     while first < count:
-        last = min(first + 1 + len(groups) % most, count)
+        last = min(first + 1 + len(groups) % size, count)
         groups.append(slice(first, last))
         first = last
     return groups

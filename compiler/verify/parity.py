@@ -87,7 +87,7 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     for origin in origins:
         if why := _incomparable(origin):
             return Parity(name, "not checked", why)
-    differences = [float(abs(ours - theirs).max() / abs(theirs).max()) for ours, theirs in pairs()]
+    differences = [float(abs(computed - reference).max() / abs(reference).max()) for computed, reference in pairs()]
     passed = all(difference <= TOLERANCE for difference in differences)  # a NaN does not pass
     return Parity(
         name, "passed" if passed else "failed", f"compared with {oracle}, {len(differences)} prompts", max(differences)
@@ -143,8 +143,8 @@ def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int
     pairs = []
     for ids, (logits, features) in zip(prompts, expected, strict=True):
         extended = [*ids, int(logits[-1].argmax())]
-        theirs = draft_logits(weights, head, extended, torch.from_numpy(features), k).numpy()
-        pairs.append((engine.draft_logits(ids, k), theirs))
+        reference = draft_logits(weights, head, extended, torch.from_numpy(features), k).numpy()
+        pairs.append((engine.draft_logits(ids, k), reference))
     return pairs
 
 

@@ -20,7 +20,7 @@ def lines(verification: Verification) -> list[Line]:
     if verification.losslessness:
         rows += lossless_lines(verification.losslessness)
     if verification.text or verification.parity or verification.precision:
-        rows += [(f"checkpoint, {half}", source) for half, source in verification.checkpoints.items()]
+        rows += [(f"checkpoint, {component}", source) for component, source in verification.checkpoints.items()]
     rows += [(check.name, f"{check.status}: {check.detail}") for check in verification.text]
     for check in verification.parity:
         number = (
@@ -101,13 +101,13 @@ def precision_lines(precision: Precision) -> list[Line]:
         rows.append(
             ("greedy tokens", f"{greedy.equal_share:.1%} equal; {greedy.identical} of {greedy.prompts} texts identical")
         )
-    most = limits.acceptance_drop if limits else 0.0
+    limit = limits.acceptance_drop if limits else 0.0
     for name, measure in (
         ("acceptance length", precision.acceptance),
         ("acceptance length, drafter alone", precision.drafter_acceptance),
     ):
         if measure is not None:
-            rows.append((name, _acceptance(measure, most)))
+            rows.append((name, _acceptance(measure, limit)))
     rows += [("note", note) for note in precision.notes]
     return rows + _bisection(precision)
 
@@ -117,9 +117,9 @@ def _perplexity(logits: LogitsComparison) -> str:
     return f"{numbers} ({logits.perplexity_increase:+.2%})"
 
 
-def _acceptance(measure: AcceptanceLength, most: float) -> str:
+def _acceptance(measure: AcceptanceLength, limit: float) -> str:
     change = f"{measure.change:+.1%} +- {measure.error:.1%}"
-    return f"{measure.before:.3f} -> {measure.after:.3f} at K = {measure.k} ({change}), limit {-most:+.0%}"
+    return f"{measure.before:.3f} -> {measure.after:.3f} at K = {measure.k} ({change}), limit {-limit:+.0%}"
 
 
 def _bisection(precision: Precision) -> list[Line]:

@@ -21,7 +21,7 @@ from ..checkpoints.target_and_drafter import cache_length
 from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
-from ..pipeline.model_half import Half, drafter_half, target_half
+from ..pipeline.model_half import Component, drafter_component, target_component
 from ..precision.kv_cache_scales import LowPrecisionCaches
 from ..precision.recipes import Recipe
 from ..store.atomic_files import writing
@@ -67,11 +67,11 @@ class UnpublishedPairs:
         published, origins = self.manifest, self.origins
         length = cache_length(published.shapes.max_seq_len, published.speculation.max_num_speculative_tokens, lowering)
         of_drafter = replace(recipe, drafter=recipe.wide) if wide_drafter else recipe
-        halves = [self.half(recipe, lowering)]
+        components = [self.component(recipe, lowering)]
         if origins.drafter:
-            halves.append(drafter_half(*origins.drafter, origins.target, of_drafter, lowering))
-        graphs = {half.name: self._compile(half, recipe, lowering, length) for half in halves}
-        caches = {half.name: half.caches for half in halves}
+            components.append(drafter_component(*origins.drafter, origins.target, of_drafter, lowering))
+        graphs = {component.name: self._compile(component, recipe, lowering, length) for component in components}
+        caches = {component.name: component.caches for component in components}
         parts = {name: self._part(part, graphs[name], caches[name]) for name, part in published.parts.items()}
         manifest = replace(
             published,
@@ -88,7 +88,7 @@ class UnpublishedPairs:
         backend = OnnxRuntimeBackend(self.store.root, manifest, num_slots=1, threads=None)
         return Engine(self.store.root, manifest, backend, Tokenizer(self.folder, published.eos_token_ids))
 
-    def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> Half:
+    def component(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> Component:
         """Return the target with the drafter's auxiliary hidden-state layers, or with all layers.
 
         FP8 KV caches are emulated: they store the dequantized values.
@@ -96,20 +96,20 @@ class UnpublishedPairs:
         target = self.origins.target
         if every_layer:
             target = target.with_taps(range(target.spec.num_layers))
-        half = target_half(target, recipe, lowering, self.scales(recipe, lowering))
-        emulates = half.caches is not None and half.caches.is_calibrated
-        return replace(half, caches=half.caches and replace(half.caches, emulated=emulates))
+        component = target_component(target, recipe, lowering, self.scales(recipe, lowering))
+        emulates = component.caches is not None and component.caches.is_calibrated
+        return replace(component, caches=component.caches and replace(component.caches, emulated=emulates))
 
     def session(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> TargetSession:
         """Return a session of the target for texts of up to ``longest`` tokens."""
-        return self.session_of(self.half(recipe, lowering, every_layer=every_layer), recipe, lowering, longest)
+        return self.session_of(self.component(recipe, lowering, every_layer=every_layer), recipe, lowering, longest)
 
     def session_of(
-        self, half: Half, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
+        self, component: Component, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
     ) -> TargetSession:
-        """Return a session of the target ``half``; its weights are written to ``store``."""
+        """Return a session of the target ``component``; its weights are written to ``store``."""
         length = -(-longest // _LENGTH_UNIT) * _LENGTH_UNIT
-        graph = self._compile(half, recipe, lowering, length, store)
+        graph = self._compile(component, recipe, lowering, length, store)
         return TargetSession(graph.attached.path / MODEL, self.origins.target.spec.hidden_size)
 
     def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
@@ -125,11 +125,13 @@ class UnpublishedPairs:
         return rebuild_ranges(self.folder, self.origins, self.store, self.progress)
 
     def _compile(
-        self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
+        self, component: Component, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
     ) -> Compiled:
-        traced = trace(self.store, half, recipe.dtype, self.progress)
-        store, whole = store or self.store, _with_whole_caches(lowering)
-        graph = attach(store, half, traced, lowering=whole, cache_length=length, progress=self.progress)
+        traced = trace(self.store, component, recipe.dtype, self.progress)
+        store, with_whole_caches = store or self.store, _with_whole_caches(lowering)
+        graph = attach(
+            store, component, traced, lowering=with_whole_caches, cache_length=length, progress=self.progress
+        )
         self.held.append(graph.attached)
         return graph
 
@@ -157,8 +159,8 @@ class TargetSession:
     def __init__(self, model: Path, hidden_size: int) -> None:
         self._hidden_size = hidden_size
         self._session = open_session(model, 0)
-        given = {output.name for output in self._session.get_outputs()}
-        self._shown = [name for name in ("logits", "aux_hidden") if name in given]
+        output_names = {output.name for output in self._session.get_outputs()}
+        self._shown = [name for name in ("logits", "aux_hidden") if name in output_names]
         tensors, _ = tensors_of(self._session)
         self._caches = {
             name: np.zeros([1 if dim is None else dim for dim in tensor.dims], tensor.dtype)

@@ -202,10 +202,10 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
         if part == "losslessness":
             continue
         needed = manifest.parts if part in WITH_THE_PAIR else {"target": manifest.target}
-        for half, origin in ((name, each.origin) for name, each in needed.items()):
+        for component, origin in ((name, each.origin) for name, each in needed.items()):
             if why := gone(origin):
                 raise EnvironmentProblem(
-                    f"--only {part} needs the checkpoint of the {half}, which cannot be used: {why}",
+                    f"--only {part} needs the checkpoint of the {component}, which cannot be used: {why}",
                     why=f"the engine was built from {origin.source}, and {part} compares the engine with this "
                     f"checkpoint",
                     fix="restore the checkpoint at that path, or use --only losslessness, which needs no checkpoint",
@@ -235,7 +235,7 @@ def _initial(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verificat
     return Verification(
         str(folder),
         manifest.product_version,
-        checkpoints={half: part.origin.source for half, part in manifest.parts.items()},
+        checkpoints={component: part.origin.source for component, part in manifest.parts.items()},
         multiplied=lead_sentence(manifest.precision),
         not_needed=not_needed,
         left_out=left_out,

@@ -54,9 +54,9 @@ class VerifyOptions:
             if getattr(self, name) is not None:
                 integer(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         if not self.num_speculative_tokens or min(self.num_speculative_tokens) < 1:
-            given = ",".join(map(str, self.num_speculative_tokens))
+            requested = ",".join(map(str, self.num_speculative_tokens))
             raise UsageError(
-                f"--num-speculative-tokens {given!r} is not a list of numbers of 1 or more",
+                f"--num-speculative-tokens {requested!r} is not a list of numbers of 1 or more",
                 fix="use numbers such as 1,3,5,8",
             )
         number("--acceptance-tolerance", self.acceptance_tolerance, 0, 1)

@@ -55,8 +55,8 @@ def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, .
     patterns: list[str] = []
     for group in groups:
         layer = [other for other in every if group.layer is not None and other.layer == group.layer]
-        whole = layer and all(other in groups for other in layer)
-        patterns += (f"layers.{group.layer}.*",) if whole else group.patterns
+        is_whole_layer = layer and all(other in groups for other in layer)
+        patterns += (f"layers.{group.layer}.*",) if is_whole_layer else group.patterns
     return tuple(dict.fromkeys(patterns))
 
 

@@ -129,7 +129,7 @@ class Backend(Protocol):
         """Copy the slot's cache entries from position ``start`` up to ``end``; its target has read these tokens."""
         ...
 
-    def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
+    def restore(self, slot: int, entries: Sequence[KeptEntries]) -> None:
         """Copy saved entries into a slot whose prompt has not been read, consecutive from position 0 over all calls.
 
         Its prompt continues after them.

@@ -37,12 +37,12 @@ class DraftTree:
         parents: list[int] = []
         edge = [(-scores[0][0], 0, 0, 0)]  # negative log probability, position, candidate index, parent
         while edge and len(tokens) < size:
-            worst, position, place, parent = heapq.heappop(edge)
-            tokens.append(ids[position][place])
+            worst, position, candidate, parent = heapq.heappop(edge)
+            tokens.append(ids[position][candidate])
             parents.append(parent)
             here = scores[position]
-            if place + 1 < len(here):
-                heapq.heappush(edge, (worst + here[place] - here[place + 1], position, place + 1, parent))
+            if candidate + 1 < len(here):
+                heapq.heappush(edge, (worst + here[candidate] - here[candidate + 1], position, candidate + 1, parent))
             if position + 1 < len(scores):
                 heapq.heappush(edge, (worst - scores[position + 1][0], position + 1, 0, len(tokens)))
         return cls(tuple(tokens), tuple(parents))
@@ -61,11 +61,11 @@ class DraftTree:
 
     def ancestors(self) -> np.ndarray:
         """Return bool [1 + drafts, 1 + drafts]: the earlier columns of the window that each column attends to."""
-        seen = np.zeros((len(self.tokens) + 1, len(self.tokens) + 1), bool)
+        visible = np.zeros((len(self.tokens) + 1, len(self.tokens) + 1), bool)
         for column, parent in enumerate(self.parents, 1):
-            seen[column] = seen[parent]
-            seen[column, parent] = True
-        return seen
+            visible[column] = visible[parent]
+            visible[column, parent] = True
+        return visible
 
     def path(self, accepted: Sequence[int]) -> list[int]:
         """Return the columns of the newest token and of the ``accepted`` drafts, in order."""
@@ -80,6 +80,6 @@ class DraftTree:
 @lru_cache(maxsize=16)
 def chain_ancestors(columns: int) -> np.ndarray:
     """Return the read-only ancestors, bool [columns, columns], of a window of a chain."""
-    seen = np.tri(columns, k=-1, dtype=bool)
-    seen.flags.writeable = False
-    return seen
+    visible = np.tri(columns, k=-1, dtype=bool)
+    visible.flags.writeable = False
+    return visible

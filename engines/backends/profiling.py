@@ -63,7 +63,7 @@ class PassTimes:
     """All passes of a half in a phase: the seconds of each, and its layers in the order of their first run."""
 
     phase: str
-    half: str
+    component: str
     seconds: list[float] = field(default_factory=list)
     layers: dict[str, LayerTimes] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ class PassTimes:
         spent = sum(sum(layer.milliseconds) for layer in self.layers.values())
         return {
             "phase": self.phase,
-            "half": self.half,
+            "half": self.component,
             "count": len(self.seconds),
             "milliseconds": 1000 * sum(self.seconds),
             "kinds": [{"kind": kind, "layers": count, "milliseconds": ms} for kind, count, ms in self.kinds()],
@@ -130,17 +130,17 @@ class Profiler:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the block as a phase of this name."""
-        self.current, began = name, time.perf_counter()
+        self.current, started = name, time.perf_counter()
         try:
             yield
         finally:
             self.current = None
-            self._phases.setdefault(name, []).append(time.perf_counter() - began)
+            self._phases.setdefault(name, []).append(time.perf_counter() - started)
 
-    def add(self, phase: str | None, half: str, seconds: float, layers: Iterable[tuple[str, str, float]]) -> None:
+    def add(self, phase: str | None, component: str, seconds: float, layers: Iterable[tuple[str, str, float]]) -> None:
         """Add a pass of a phase; None is outside of all phases."""
         if phase is not None:
-            self._passes.setdefault((phase, half), PassTimes(phase, half)).add(seconds, layers)
+            self._passes.setdefault((phase, component), PassTimes(phase, component)).add(seconds, layers)
 
     def profile(self) -> EngineProfile:
         """Return the collected times."""

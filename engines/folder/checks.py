@@ -159,39 +159,43 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
 
     Without a ``drafter``, there are no auxiliary layers and no draft vocabulary, and possibly no drafts at all.
     """
-    k, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
+    k, max_drafts = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
     problems = [
         f"shapes.{name} must be at least 1"
         for name in ("max_seq_len", "cache_length", "hidden_size", "vocab_size", *(["draft_vocab_size"] * drafter))
         if getattr(shapes, name) < 1
     ]
-    if not 1 <= k <= most and (drafter or (k, most) != (0, 0)):
+    if not 1 <= k <= max_drafts and (drafter or (k, max_drafts) != (0, 0)):
         problems.append("speculation.num_speculative_tokens must be between 1 and max_num_speculative_tokens")
-    if (measured := speculation.measured) and not _can_be_rounds(measured, most):
+    if (measured := speculation.measured) and not _can_be_rounds(measured, max_drafts):
         problems.append("speculation.measured needs at least 1 token and a cost above 0 for every K from 0 on")
     elif measured and not _can_be_batches(measured):
         problems.append("speculation.measured.batches needs 2 or more rows, ascending, with a cost above 0 for every K")
     if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
         problems.append("without a drafter, trained_depth, draft_vocab_size and taps must be empty")
-    if shapes.cache_length < least_cache_length(shapes.max_seq_len, most):
+    if shapes.cache_length < least_cache_length(shapes.max_seq_len, max_drafts):
         problems.append("shapes.cache_length is too small for max_seq_len and two rounds of drafts")
     return problems
 
 
-def _can_be_rounds(measured: MeasuredRounds, most: int) -> bool:
+def _can_be_rounds(measured: MeasuredRounds, max_drafts: int) -> bool:
     """Return True if the measurements are plausible: tokens and costs of the same K, up to the maximum."""
     tokens, costs = measured.tokens, measured.costs
-    whole = len(tokens) == len(costs) and 1 <= len(tokens) <= most + 1
-    return whole and all(1 <= each <= most + 1 for each in tokens) and all(0 < each < math.inf for each in costs)
+    is_complete = len(tokens) == len(costs) and 1 <= len(tokens) <= max_drafts + 1
+    return (
+        is_complete
+        and all(1 <= each <= max_drafts + 1 for each in tokens)
+        and all(0 < each < math.inf for each in costs)
+    )
 
 
 def _can_be_batches(measured: MeasuredRounds) -> bool:
     """Return True if costs of several rows are plausible: each number of rows once, and as many K as of one row."""
     rows = [each.rows for each in measured.batches]
     costs = [cost for each in measured.batches for cost in each.costs]
-    whole = all(len(each.costs) == len(measured.costs) for each in measured.batches)
+    is_complete = all(len(each.costs) == len(measured.costs) for each in measured.batches)
     ascending = all(less < more for less, more in pairwise([1, *rows]))
-    return whole and ascending and all(0 < each < math.inf for each in costs)
+    return is_complete and ascending and all(0 < each < math.inf for each in costs)
 
 
 def least_cache_length(max_seq_len: int, max_k: int) -> int:

@@ -36,23 +36,23 @@ Tensors = Mapping[str, FoundTensor]
 
 
 def check_graph(
-    path: Path, half: str, part: Part, shapes: Shapes, wide: str, inputs: Tensors, outputs: Tensors
+    path: Path, component: str, part: Part, shapes: Shapes, wide: str, inputs: Tensors, outputs: Tensors
 ) -> None:
     """Raise ``EnvironmentProblem`` if the tensors of a graph or plan differ from the contract and the manifest's sizes.
 
     ``wide`` is the type of features and logits, and the default type of caches.
     """
-    expected_inputs, expected_outputs = _expected(half, part, shapes, wide)
+    expected_inputs, expected_outputs = _expected(component, part, shapes, wide)
     for kind, listed, expected, found in (
         ("inputs", part.inputs, expected_inputs, inputs),
         ("outputs", part.outputs, expected_outputs, outputs),
     ):
         why = _difference(kind, listed, expected, found)
         if why:
-            raise EnvironmentProblem(f"{path} does not match the manifest's {half}", why=why, fix=REBUILD)
+            raise EnvironmentProblem(f"{path} does not match the manifest's {component}", why=why, fix=REBUILD)
 
 
-def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors, Tensors]:
+def _expected(component: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors, Tensors]:
     sizes = {
         "F": len(shapes.taps) * shapes.hidden_size,
         "V": shapes.vocab_size,
@@ -69,10 +69,10 @@ def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors
         name: FoundTensor(cache.dtype or wide, (None, cache.heads, shapes.cache_length, cache.width))
         for name, cache in pairs
     }
-    kind = "autoregressive" if part.is_autoregressive else half
+    kind = "autoregressive" if part.is_autoregressive else component
     inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[kind])
-    told = contract.SKIPPED if part.makes_paths else contract.ANCESTORS
-    inputs |= {name: tensor(name) for name in (told,) if part.verifies_trees}
+    tree_input = contract.SKIPPED if part.makes_paths else contract.ANCESTORS
+    inputs |= {name: tensor(name) for name in (tree_input,) if part.verifies_trees}
     inputs |= {name: tensor(name) for name in (contract.POSITIONS,) if part.reads_positions}
     outputs |= {name: tensor(name) for name in (contract.PATH,) if part.makes_paths}
     outputs |= {name: tensor(name) for name in contract.CANDIDATES if part.names_candidates}

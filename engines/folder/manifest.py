@@ -78,8 +78,10 @@ class Manifest:
     @property
     def most_drafts(self) -> int:
         """The maximum number of drafts per round, of any of its drafters."""
-        most = self.speculation.max_num_speculative_tokens
-        return max(most, (self.shapes.cache_length - self.shapes.max_seq_len) // 2) if self.drafters else most
+        max_drafts = self.speculation.max_num_speculative_tokens
+        return (
+            max(max_drafts, (self.shapes.cache_length - self.shapes.max_seq_len) // 2) if self.drafters else max_drafts
+        )
 
     @property
     def drafter_name(self) -> str:

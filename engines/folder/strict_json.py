@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def decode(cls: type[T], data: Any, problems: list[str], where: str = "") -> T | None:
+def decode(cls: type[T], data: Any, problems: list[str], path: str = "") -> T | None:
     """Return ``data`` as a ``cls``, or None after appending all problems to ``problems``.
 
     Field types can be ``int``, ``float``, ``str``, ``bool``, ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and
     other dataclasses.
     """
     before = len(problems)
-    value = _dataclass(cls, data, problems, where)
+    value = _dataclass(cls, data, problems, path)
     return value if len(problems) == before else None
 
 
@@ -28,12 +28,12 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _dataclass(cls: Any, data: Any, problems: list[str], where: str) -> Any:
+def _dataclass(cls: Any, data: Any, problems: list[str], path: str) -> Any:
     if not isinstance(data, dict):
-        problems.append(f"{where or 'the file'} must be an object, not {_kind(data)}")
+        problems.append(f"{path or 'the file'} must be an object, not {_kind(data)}")
         return None
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    prefix = f"{where}." if where else ""
+    prefix = f"{path}." if path else ""
     problems += [f"{prefix}{name} is not a known field" for name in data if name not in fields]
     before, values = len(problems), {}
     for name, field in fields.items():
@@ -44,27 +44,27 @@ def _dataclass(cls: Any, data: Any, problems: list[str], where: str) -> Any:
     return cls(**values) if len(problems) == before else None
 
 
-def _value(hint: Any, data: Any, problems: list[str], where: str) -> Any:
+def _value(hint: Any, data: Any, problems: list[str], path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
-        return _dataclass(hint, data, problems, where)
+        return _dataclass(hint, data, problems, path)
     if origin is types.UnionType:  # X | None
-        return None if data is None else _value(args[0], data, problems, where)
+        return None if data is None else _value(args[0], data, problems, path)
     if origin is tuple:
         if isinstance(data, list):
-            return tuple(_value(args[0], item, problems, f"{where}[{i}]") for i, item in enumerate(data))
-        problems.append(f"{where} must be a list, not {_kind(data)}")
+            return tuple(_value(args[0], item, problems, f"{path}[{i}]") for i, item in enumerate(data))
+        problems.append(f"{path} must be a list, not {_kind(data)}")
         return None
     if origin is not None and issubclass(origin, Mapping):
         if isinstance(data, dict):
-            return {key: _value(args[1], item, problems, f"{where}[{key!r}]") for key, item in data.items()}
-        problems.append(f"{where} must be an object, not {_kind(data)}")
+            return {key: _value(args[1], item, problems, f"{path}[{key!r}]") for key, item in data.items()}
+        problems.append(f"{path} must be an object, not {_kind(data)}")
         return None
     if type(data) is hint:  # exact: JSON true is not the integer 1
         return data
     if hint is float and type(data) is int:
         return float(data)
-    problems.append(f"{where} must be {hint.__name__}, not {_kind(data)}")
+    problems.append(f"{path} must be {hint.__name__}, not {_kind(data)}")
     return None
 
 

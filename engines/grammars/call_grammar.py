@@ -27,11 +27,11 @@ def call_form(
     tools: Sequence[Mapping[str, Any]],
     style: Style,
     *,
-    most: int | None = None,
+    max_calls: int | None = None,
     must_call: bool = True,
     disable_additional_properties: bool = True,
 ) -> StructuredOutputsParams:
-    """Return the grammar of one or more calls of these tools, with at most ``most`` calls (1, or None for any number).
+    """Return the grammar of one or more calls of these tools, at most ``max_calls`` (1, or None for any number).
 
     Unless the answer ``must_call``, any text may precede the calls, or replace them; only the style "json" allows that.
 
@@ -42,7 +42,7 @@ def call_form(
     templates; GPT-OSS may reason first. Raises ``UsageError`` for parameters that are not an object schema, and for
     those that this call format cannot enforce.
     """
-    more = "" if most == 1 else ' ("\\n" one)*'
+    more = "" if max_calls == 1 else ' ("\\n" one)*'
     rules = [f"start: one{more}", f'one: "{OPEN}\\n" call "\\n{CLOSE}"']
     if not must_call:  # the text is free until it contains the tag
         rules[0] = f'start: TEXT | begun "\\n" call "\\n{CLOSE}"{more}'
@@ -55,16 +55,16 @@ def call_form(
             f'thought: {CHANNEL} "analysis" {MESSAGE} TEXT {END} {START} "assistant"',
         ]
         rules.append("TEXT: /(?s:.*)/")
-    kinds, named = [], set[str]()
+    kinds, seen_names = [], set[str]()
     json_of = _SchemaRules(keeps_keys=disable_additional_properties)
     for at, tool in enumerate(tools):
         function = tool["function"]
         name = function["name"]
-        if name in named:
+        if name in seen_names:
             raise UsageError(
                 f"tools[{at}] has the same name as an earlier tool: {name!r}", fix="give every tool a unique name"
             )
-        named.add(name)
+        seen_names.add(name)
         schema = _object_schema(f"tools[{at}].function.parameters", function.get("parameters"))
         kinds.append(f"c{at}")
         rules += _in_tags(at, name, schema, json_of) if style == "tags" else _as_json(at, name, json_of(schema), style)
@@ -78,14 +78,14 @@ def without_schemas(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"function": {"name": each["function"]["name"], "parameters": {"type": "object"}}} for each in tools]
 
 
-def _object_schema(name: str, given: Any) -> dict[str, Any]:
+def _object_schema(name: str, schema: Any) -> dict[str, Any]:
     """Return the schema of a tool's arguments; a missing one allows none. Raises ``UsageError`` if it is not an
     object."""
-    if given is None:
+    if schema is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    if not isinstance(given, Mapping) or given.get("type", "object") != "object":
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise UsageError(f"{name} is not an object schema", fix='use {"type": "object", "properties": {...}}')
-    return {"type": "object", **given}
+    return {"type": "object", **schema}
 
 
 def _as_json(at: int, name: str, arguments: str, style: Style) -> list[str]:
@@ -100,22 +100,22 @@ def _as_json(at: int, name: str, arguments: str, style: Style) -> list[str]:
 
 def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[Any], str]) -> list[str]:
     """Return the rules of a call with a tag per parameter, in the order of the schema. Raises ``UsageError``."""
-    place = f"tools[{at}].function.parameters"
+    path = f"tools[{at}].function.parameters"
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, Mapping) or not _are_texts(required):
-        raise UsageError(f"{place} is not an object schema", fix='use {"type": "object", "properties": {...}}')
+        raise UsageError(f"{path} is not an object schema", fix='use {"type": "object", "properties": {...}}')
     known = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_SAYS_NOTHING, *_SHARED}
     if odd := [key for key in schema if key not in known]:
-        raise _not_kept(f"{place}.{odd[0]}")
+        raise _not_kept(f"{path}.{odd[0]}")
     shared = {key: schema[key] for key in _SHARED if key in schema}
     parts, rules = list[str](), list[str]()
     for number, key in enumerate([*properties, *(key for key in required if key not in properties)]):
         one, rule = properties.get(key, {}), f"c{at}_p{number}"
-        begin = _quoted(f"<parameter={_tag(key, f'a property of {place}')}>\n")
+        begin = _quoted(f"<parameter={_tag(key, f'a property of {path}')}>\n")
         parts.append(rule if key in required else f"{rule}?")
         if is_returned_as_text(one):
             rules.append(f"{rule}: {begin} {rule.upper()}")
-            rules.append(f'{rule.upper()}: {_text(f"{place}.properties.{key}", one)} "\\n</parameter>\\n"')
+            rules.append(f'{rule.upper()}: {_text(f"{path}.properties.{key}", one)} "\\n</parameter>\\n"')
         else:
             rules.append(f'{rule}: {begin} {rule}_v "\\n</parameter>\\n"')
             rules.append(f"{rule}_v: {json_of(shared | dict(one) if isinstance(one, Mapping) else one)}")
@@ -123,23 +123,21 @@ def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[A
     return [f'c{at}: {" ".join([begin, *parts])} "</function>"', *rules]
 
 
-def _text(place: str, schema: Any) -> str:
+def _text(path: str, schema: Any) -> str:
     """The expression of a parameter that is text as it stands. Raises ``UsageError`` for what cannot be kept."""
-    kept = dict(schema) if isinstance(schema, Mapping) else {}
-    if odd := [key for key in kept if key not in _KEPT_OF_TEXT | _SAYS_NOTHING]:
-        raise _not_kept(f"{place}.{odd[0]}")
-    values = [kept["const"]] if "const" in kept else kept.get("enum")
+    fields = dict(schema) if isinstance(schema, Mapping) else {}
+    if odd := [key for key in fields if key not in _KEPT_OF_TEXT | _SAYS_NOTHING]:
+        raise _not_kept(f"{path}.{odd[0]}")
+    values = [fields["const"]] if "const" in fields else fields.get("enum")
     if values is not None:
         if not _are_texts(values) or not values or any(bad in value for value in values for bad in _NOT_IN_TEXT):
-            raise _not_kept(f"{place}.{'const' if 'const' in kept else 'enum'}")
+            raise _not_kept(f"{path}.{'const' if 'const' in fields else 'enum'}")
         return f"({' | '.join(map(_quoted, values))})"
-    least, most = kept.get("minLength", 0), kept.get("maxLength", "")
-    for limit in (least, most):
+    min_length, max_length = fields.get("minLength", 0), fields.get("maxLength", "")
+    for limit in (min_length, max_length):
         if limit != "" and (type(limit) is not int or limit < 0):
-            raise UsageError(
-                f"{place}: minLength and maxLength must be integers of 0 or more", fix="correct the schema"
-            )
-    return f"(/(?s:.){{{least},{most}}}/ & ~BAD)"
+            raise UsageError(f"{path}: minLength and maxLength must be integers of 0 or more", fix="correct the schema")
+    return f"(/(?s:.){{{min_length},{max_length}}}/ & ~BAD)"
 
 
 def _recipient(name: str, at: int) -> str:
@@ -152,16 +150,16 @@ def _recipient(name: str, at: int) -> str:
     return name
 
 
-def _tag(text: str, place: str) -> str:
+def _tag(text: str, path: str) -> str:
     """Return text for use in a tag. Raises ``UsageError`` for characters that would end it."""
     if text.strip() != text or not text or any(sign in text for sign in ">\n"):
-        raise UsageError(f"{place} cannot be used in a tag: {text[:60]!r}", fix="use letters, digits, _ and -")
+        raise UsageError(f"{path} cannot be used in a tag: {text[:60]!r}", fix="use letters, digits, _ and -")
     return text
 
 
-def _not_kept(place: str) -> UsageError:
+def _not_kept(path: str) -> UsageError:
     return UsageError(
-        f"{place} cannot be enforced in the tool calls of this model",
+        f"{path} cannot be enforced in the tool calls of this model",
         why="the model writes parameters as text between tags, not as JSON",
         fix='remove the keyword, or set tool_choice to "auto"',
     )
@@ -177,26 +175,28 @@ class _SchemaRules:
         """Return a rule for JSON of a schema. Raises ``UsageError`` for an invalid schema."""
         if not isinstance(schema, Mapping | bool):
             raise UsageError("tools: a schema must be an object, true or false", fix="correct the tool's parameters")
-        given = {} if schema is True else schema
-        if given is False:
+        mapping = {} if schema is True else schema
+        if mapping is False:
             raise UsageError("tools: the schema false matches no value", fix="correct the tool's parameters")
         try:
-            json.dumps(given, allow_nan=False)
-            if levels_of(given) > MOST_LEVELS:
+            json.dumps(mapping, allow_nan=False)
+            if levels_of(mapping) > MOST_LEVELS:
                 raise RecursionError
         except RecursionError:
-            what = f"tools: a schema is nested more than {MOST_LEVELS} levels deep"
-            raise UsageError(what, fix="move inner schemas to definitions ($defs), and refer to them by $ref") from None
+            problem = f"tools: a schema is nested more than {MOST_LEVELS} levels deep"
+            raise UsageError(
+                problem, fix="move inner schemas to definitions ($defs), and refer to them by $ref"
+            ) from None
         except (ValueError, TypeError) as error:
             raise UsageError(
                 "tools: a schema is not valid JSON", why=str(error), fix="correct the tool's parameters"
             ) from None
-        kept = keep_to_declared_keys(given, "a schema of tools") if self._keeps_keys else given
-        rule = f"%json {json.dumps({**kept, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+        enforced = keep_to_declared_keys(mapping, "a schema of tools") if self._keeps_keys else mapping
+        rule = f"%json {json.dumps({**enforced, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         self._left -= len(rule)
         if self._left < 0:
-            what = f"tools: the schemas exceed {MOST_CHARACTERS} characters of grammar"
-            raise UsageError(what, fix="send fewer tools, or shorter schemas")
+            problem = f"tools: the schemas exceed {MOST_CHARACTERS} characters of grammar"
+            raise UsageError(problem, fix="send fewer tools, or shorter schemas")
         return rule
 
 

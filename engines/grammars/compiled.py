@@ -50,16 +50,16 @@ class Grammars:
         self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()  # matchers for drafts
 
     def path(
-        self, form: StructuredOutputsParams | Mapping[str, Any] | None, ends: frozenset[int]
+        self, form: StructuredOutputsParams | Mapping[str, Any] | None, end_ids: frozenset[int]
     ) -> GrammarPath | None:
-        """Return the start of a text of this form that ends with one of ``ends``; None if any text is allowed.
+        """Return the start of a text of this form that ends with one of ``end_ids``; None if any text is allowed.
 
         Raises ``UsageError`` for a form that is invalid or too complex, or if no token can end the text. Raises
         ``EnvironmentProblem`` without the ``[grammar]`` extra, and for a tokenizer that llguidance cannot read.
         """
-        if (asked := structured_of(NAME, form)) is None:
+        if (structured_outputs := structured_of(NAME, form)) is None:
             return None
-        if not ends:
+        if not end_ids:
             raise UsageError(
                 f"{NAME}: no token can end the text",
                 why=(
@@ -69,11 +69,16 @@ class Grammars:
                 fix="remove ignore_eos, or rebuild the engine with an end-of-text token",
             )
         tokenizer = self._vocabulary()
-        guide = self._guide(tokenizer, asked)
+        guide = self._guide(tokenizer, structured_outputs)
         path = GrammarPath(
-            _compiled(tokenizer, asked), guide, self._vocab, sorted(ends), tokenizer.eos_tokens, self.tally
+            _compiled(tokenizer, structured_outputs),
+            guide,
+            self._vocab,
+            sorted(end_ids),
+            tokenizer.eos_tokens,
+            self.tally,
         )
-        self.tally.begin(asked.kind)
+        self.tally.begin(structured_outputs.kind)
         return path
 
     def _guide(self, tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:

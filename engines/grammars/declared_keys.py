@@ -161,17 +161,17 @@ class _Rewriter:
 
     def _declared(self, schema: dict[str, Any]) -> _Declared:
         """Return the keys that a schema and its parts declare. A part that cannot be read may declare any key."""
-        found, seen, left = _Declared(), set[str](), list[Any]([schema])
+        found, visited, left = _Declared(), set[str](), list[Any]([schema])
         while left:
             node = left.pop()
             self._step()
             if not isinstance(node, dict):
                 continue
-            for key, kept in (("properties", found.names), ("patternProperties", found.patterns)):
+            for key, keys in (("properties", found.names), ("patternProperties", found.patterns)):
                 if isinstance(given := node.get(key), dict):
                     found.declares = True
                     self._step(len(given))
-                    kept.update(dict.fromkeys(given))
+                    keys.update(dict.fromkeys(given))
             if isinstance(given := node.get("required"), list):
                 found.required.update(dict.fromkeys(each for each in given if isinstance(each, str)))
             found.admits_others |= node.get("additionalProperties", False) is not False
@@ -179,8 +179,8 @@ class _Rewriter:
                 pointer = node["$ref"]
                 target = self._target(pointer)
                 found.admits_others |= target is None
-                if target is not None and pointer not in seen:
-                    seen.add(pointer)
+                if target is not None and pointer not in visited:
+                    visited.add(pointer)
                     left.append(target)
             for key in (*_ALTERNATIVES, "allOf"):
                 left += reversed(node[key]) if isinstance(node.get(key), list) else []

@@ -27,13 +27,13 @@ def grammar_text(form: StructuredOutputsParams) -> str:
 
     if form.is_json:
         schema = _kept_to_declared_keys(form) if form.json else '{"type": "object"}'
-        asked: JsonCompileOptions = {"whitespace_flexible": False} if form.disable_any_whitespace else {}
+        compile_options: JsonCompileOptions = {"whitespace_flexible": False} if form.disable_any_whitespace else {}
         if form.whitespace_pattern is not None:
-            asked["whitespace_pattern"] = form.whitespace_pattern
+            compile_options["whitespace_pattern"] = form.whitespace_pattern
         usual: JsonCompileOptions = {} if form.disable_any_whitespace else {"whitespace_pattern": WHITESPACE}
         if schema == "false":  # llguidance reports it clearly, unless it has options
             return LLMatcher.grammar_from_json_schema(schema)
-        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, usual, asked)
+        return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, usual, compile_options)
     if form.choice is not None:
         return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(each) for each in form.choice))
     if form.regex is not None:

@@ -33,7 +33,7 @@ class GrammarPath:
         matcher: LLMatcher,
         guide: LLMatcher,
         vocab: int,
-        ends: Sequence[int],
+        end_ids: Sequence[int],
         foreign: Sequence[int],
         tally: GrammarTally,
     ) -> None:
@@ -42,12 +42,12 @@ class GrammarPath:
         ``matcher`` decides what may follow, and shares nothing with another text. ``guide`` looks ahead, for drafts. It
         can exceed its work limit, in this text or in another one that has a copy; then nothing is forced here.
 
-        ``ends`` end the text, only where the grammar may end. ``foreign`` are other tokens that llguidance treats as
-        ends; they are banned unless they are among ``ends``.
+        ``end_ids`` end the text, only where the grammar may end. ``foreign`` are other tokens that llguidance treats as
+        ends; they are banned unless they are among ``end_ids``.
         """
         self._matcher, self._vocab = matcher, vocab
         self._guide: LLMatcher | None = guide
-        self._ends = np.array(sorted(end for end in ends if end < vocab), np.int64)
+        self._ends = np.array(sorted(end for end in end_ids if end < vocab), np.int64)
         self._foreign = np.array(sorted(foreign), np.int64)
         self._tally, self._has_ended = tally, False
         self._forced: list[bool] = []  # for each of the last drafts, whether it was forced
@@ -98,8 +98,8 @@ class GrammarPath:
         """The rate at which forced drafts with no draft before them are accepted."""
         return self._taken / self._sure
 
-    def drafts(self, own: Sequence[int], most: int) -> list[int]:
-        """Return up to ``most`` drafts: the tokens that the grammar forces, and the drafter's ``own`` between them.
+    def drafts(self, own_drafts: Sequence[int], max_drafts: int) -> list[int]:
+        """Return up to ``max_drafts`` drafts: tokens that the grammar forces, and ``own_drafts`` between them.
 
         A drafter's drafts keep their positions as far as the grammar allows them. Forced text is only drafted, because
         it can be tokenized in several ways and the target may choose another one. If all drafts are forced, there are
@@ -107,33 +107,33 @@ class GrammarPath:
         """
         found: list[int] = []
         self._forced, self.judged = [], 0
-        if self._has_ended or max(most, self.reach) == 0:
+        if self._has_ended or max(max_drafts, self.reach) == 0:
             return found
         if self._guide is None:
-            return self._untried(own, most)
+            return self._untried(own_drafts, max_drafts)
         ahead = self._guide.deep_copy()
-        while (at := len(found)) < (room := max(most, self.reach) if all(self._forced) else most):
+        while (at := len(found)) < (room := max(max_drafts, self.reach) if all(self._forced) else max_drafts):
             forced = (ahead.compute_ff_tokens() if at else self.forced())[: room - at]
-            news = forced or list(own[at : min(at + 1, most)])
+            news = forced or list(own_drafts[at : min(at + 1, max_drafts)])
             if not news or news[0] in self._ends:
                 break
             if ahead.try_consume_tokens(news) < len(news):
                 if ahead.is_error():
                     self._guide = None
-                    return self._untried(own, most)
+                    return self._untried(own_drafts, max_drafts)
                 if not any(self._forced):
-                    self.judged = min(len(own), most)  # none of the remaining drafts can be accepted
+                    self.judged = min(len(own_drafts), max_drafts)  # none of the remaining drafts can be accepted
                 break
             found += news
             self._forced += [bool(forced)] * len(news)
         self.judged = max(self.judged, self._forced.index(True) if any(self._forced) else len(found))
-        self.refused += sum(mine not in found[at : at + 1] for at, mine in enumerate(own))
+        self.refused += sum(draft not in found[at : at + 1] for at, draft in enumerate(own_drafts))
         self.drafted += sum(self._forced)
         return found
 
-    def _untried(self, own: Sequence[int], most: int) -> list[int]:
+    def _untried(self, own_drafts: Sequence[int], max_drafts: int) -> list[int]:
         """Return a drafter's drafts unchanged; the target rejects those that may not follow."""
-        found = list(own[:most])
+        found = list(own_drafts[:max_drafts])
         self._forced, self.judged = [False] * len(found), len(found)
         return found
 

@@ -33,7 +33,7 @@ class GrammarTally:
     @contextmanager
     def compiling(self) -> Iterator[None]:
         """Count a compilation, or its failure."""
-        began = perf_counter()
+        started = perf_counter()
         try:
             yield
         except UsageError:
@@ -42,7 +42,7 @@ class GrammarTally:
             raise
         with self._lock:
             self.compiled += 1
-            self.compile_seconds += perf_counter() - began
+            self.compile_seconds += perf_counter() - started
 
     def get_stuck(self) -> None:
         """Count a text that cannot continue."""

@@ -99,17 +99,17 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
     if is_harmless(form):
         return
     is_grammar = form.grammar is not None  # llguidance's conversion of llama.cpp's format takes quadratic time
-    given = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
+    settings = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
     try:
-        given |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
+        settings |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
     except ValueError as error:
         raise refused(form, str(error)) from None
-    given["tokenizer"] = _tokenizer_of(special) if is_grammar and special else "byte"
+    settings["tokenizer"] = _tokenizer_of(special) if is_grammar and special else "byte"
     command = [sys.executable or "python3", "-c", _CHILD]
     try:
         with _AT_ONCE:
             done = subprocess.run(
-                command, input=json.dumps(given).encode(), capture_output=True, timeout=_PATIENCE, check=False
+                command, input=json.dumps(settings).encode(), capture_output=True, timeout=_PATIENCE, check=False
             )
     except subprocess.TimeoutExpired:
         raise _untried(

@@ -18,9 +18,9 @@ _LEAST = 1e-4  # minimum rate, so that odds are finite
 class AcceptanceRates:
     """The acceptance rate of the draft of each number, in rounds that verified it; forgets over ``memory`` rounds."""
 
-    def __init__(self, most: int, memory: float) -> None:
+    def __init__(self, max_drafts: int, memory: float) -> None:
         self._kept = 1 - 1 / memory
-        self._tried, self._passed = [0.0] * most, [0.0] * most
+        self._tried, self._passed = [0.0] * max_drafts, [0.0] * max_drafts
 
     def add(self, drafted: int, accepted: Sequence[int]) -> None:
         """Count one round of one text with drafts; ``accepted`` are the numbers, from 0, of accepted drafts.
@@ -39,17 +39,17 @@ class AcceptanceRates:
         return (self._passed[number] + rounds * assumed) / (self._tried[number] + rounds)
 
 
-def rates_of_all(seen: AcceptanceRates, prior: Prior) -> list[float]:
+def rates_of_all(observed: AcceptanceRates, prior: Prior) -> list[float]:
     """Return the rate of every draft over all texts, starting from the prior."""
-    return _rates(seen, prior.rates, prior.rounds)
+    return _rates(observed, prior.rates, prior.rounds)
 
 
-def rates_of_text(seen: AcceptanceRates, of_all: Sequence[float]) -> list[float]:
+def rates_of_text(observed: AcceptanceRates, of_all: Sequence[float]) -> list[float]:
     """Return the rate of every draft in one text, starting from the rates of all texts."""
-    return _rates(seen, of_all, _TEXT_ROUNDS)
+    return _rates(observed, of_all, _TEXT_ROUNDS)
 
 
-def _rates(seen: AcceptanceRates, before: Sequence[float], rounds: float) -> list[float]:
+def _rates(observed: AcceptanceRates, before: Sequence[float], rounds: float) -> list[float]:
     """Return the observed rates, with the rates ``before`` weighted as ``rounds`` rounds.
 
     If drafts of one number are accepted more often than before, the same is assumed of the next number.
@@ -59,7 +59,7 @@ def _rates(seen: AcceptanceRates, before: Sequence[float], rounds: float) -> lis
     for number, known in enumerate(before):
         usual = _odds(known)
         odds = more * usual
-        rate = seen.rate(number, odds / (1 + odds), rounds)
+        rate = observed.rate(number, odds / (1 + odds), rounds)
         rates.append(rate)
         more = _odds(rate) / usual
     return rates
@@ -70,11 +70,11 @@ def multiplied(rates: Sequence[float], odds: float) -> Sequence[float]:
     return rates if odds == 1 else [odds * rate / (1 + (odds - 1) * rate) for rate in rates]
 
 
-def new_rates(most: int, *, of_text: bool) -> AcceptanceRates:
+def new_rates(max_drafts: int, *, of_text: bool) -> AcceptanceRates:
     """Return empty statistics, for one text or for all texts."""
-    return AcceptanceRates(most, _TEXT_MEMORY if of_text else _MEMORY)
+    return AcceptanceRates(max_drafts, _TEXT_MEMORY if of_text else _MEMORY)
 
 
 def _odds(rate: float) -> float:
-    kept = rate if _LEAST <= rate <= 1 - _LEAST else min(max(rate, _LEAST), 1 - _LEAST)
-    return kept / (1 - kept)
+    clamped = rate if _LEAST <= rate <= 1 - _LEAST else min(max(rate, _LEAST), 1 - _LEAST)
+    return clamped / (1 - clamped)

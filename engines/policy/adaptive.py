@@ -63,7 +63,7 @@ class _Probe:
     lost: float = 0.0
 
 
-class _Place:
+class _KindStats:
     """Statistics of rounds of one kind (number of rows and draft method), and their current K."""
 
     def __init__(self, k: int, costs: RoundCosts, busy: int) -> None:
@@ -84,52 +84,57 @@ class _Place:
 
 
 class Adaptive:
-    """A policy that drafts as much as pays off, from 0 up to ``most`` drafts. One per engine."""
+    """A policy that drafts as much as pays off, from 0 up to ``max_drafts`` drafts. One per engine."""
 
     def __init__(
-        self, start: int, most: int, prior: Prior | None = None, method: str = "", counts: Sequence[int] | None = None
+        self,
+        start: int,
+        max_drafts: int,
+        prior: Prior | None = None,
+        method: str = "",
+        counts: Sequence[int] | None = None,
     ) -> None:
         """``start`` is the K of the first round; ``prior`` is the initial knowledge about ``method``.
 
-        ``counts`` are the K to choose among, besides 0 and ``start``; None for every K up to ``most``.
+        ``counts`` are the K to choose among, besides 0 and ``start``; None for every K up to ``max_drafts``.
         """
-        if not 0 <= start <= most:
-            raise ValueError(f"start must be at most {most}, not {start}")
-        self.most = most
-        self.counts = tuple(sorted({0, start, *(range(most + 1) if counts is None else counts)}))
+        if not 0 <= start <= max_drafts:
+            raise ValueError(f"start must be at most {max_drafts}, not {start}")
+        self.max_drafts = max_drafts
+        self.counts = tuple(sorted({0, start, *(range(max_drafts + 1) if counts is None else counts)}))
         self._start = start
-        self._guess = guessed(start, most)
+        self._guess = guessed(start, max_drafts)
         self._prior, self._of = prior or self._guess, method
         self._all: dict[str, AcceptanceRates] = {}  # by method name
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
-        self._places: dict[object, _Place] = {}
-        self._last: _Place | None = None
-        self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0), 1)  # of the last round
+        self._stats: dict[object, _KindStats] = {}
+        self._last: _KindStats | None = None
+        self._found = RoundAhead((), 0), _KindStats(start, RoundCosts([1.0], 1.0), 1)  # of the last round
         self._running: list[int] = []
         self._num_counted = 0  # outcomes that rates were learned from
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return K of this round: the probe's, else the current one, unless another is better by a margin."""
-        place = self._place(ahead)
-        if place.probe is not None and place.probe.texts == ahead.texts:
-            return place.probe.k
-        if place.since < DWELL:
-            return place.k
-        now = place.since // _WEIGH, ahead.texts
-        if place.weighed != now:
-            place.weighed = now
-            known = ahead.texts, self._num_counted, place.costs.num_ratios
-            if place.known != known:
-                place.known, place.best = known, self._best(ahead, place)
-        return place.best
+        stats = self._stats_of(ahead)
+        if stats.probe is not None and stats.probe.texts == ahead.texts:
+            return stats.probe.k
+        if stats.since < DWELL:
+            return stats.k
+        now = stats.since // _WEIGH, ahead.texts
+        if stats.weighed != now:
+            stats.weighed = now
+            known = ahead.texts, self._num_counted, stats.costs.num_ratios
+            if stats.known != known:
+                stats.known, stats.best = known, self._best(ahead, stats)
+        return stats.best
 
-    def _best(self, ahead: RoundAhead, place: _Place) -> int:
+    def _best(self, ahead: RoundAhead, stats: _KindStats) -> int:
         """Return the K with the highest value, or the current one if no other is better by a margin."""
         values = self.values(ahead)
         best = max(self.counts, key=values.__getitem__)
-        margin = MORE if best > place.k else FEWER
-        return best if values[best] > margin * values[place.k] else place.k
+        margin = MORE if best > stats.k else FEWER
+        return best if values[best] > margin * values[stats.k] else stats.k
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         """Return the window size with the most tokens per second if grammars may fill it.
@@ -142,61 +147,63 @@ class Adaptive:
             return k
         certain = [row for row in ahead.rows if row.forced]
         others = replace(ahead, rows=[row for row in ahead.rows if not row.forced])
-        costs, brought = self._place(ahead).costs, self._tokens(others)[k]
+        costs, expected = self._stats_of(ahead).costs, self._tokens(others)[k]
 
         def value(drafts: int) -> float:
             forced = sum(1 + row.trust * min(row.forced, drafts) for row in certain)
-            return (brought + forced) / costs.ratio(max(drafts, ahead.least))
+            return (expected + forced) / costs.ratio(max(drafts, ahead.min_drafts))
 
         return max((each for each in self.counts if each >= k), key=value)
 
-    def learn(self, seen: ObservedRound) -> None:
+    def learn(self, observed: ObservedRound) -> None:
         """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
-        place = self._last = self._place(seen.ahead)
-        self._count(seen, place)
-        place.since += 1
-        if place.probe is not None and place.probe.texts != self._running:
-            self._pay(place, place.probe)  # a text has ended, and the probe with it
-        if place.probe is not None and seen.k == place.probe.k:
-            place.probe.lost += self._lost(seen, place)
-        if seen.seconds is not None and seen.verified == seen.k:  # otherwise the drafts were made for another K
-            place.costs.add(seen.k, seen.seconds)
-        if place.probe is not None and seen.k == place.probe.k:
-            place.probe.rounds -= 1
-            if place.probe.rounds <= 0:
-                self._end(place, place.probe, seen.ahead)
-        elif seen.k == place.k:
-            self._save(place, seen.ahead)
-        elif self.choose(seen.ahead) == seen.k:  # otherwise it was launched before the last probe ended
-            place.change(seen.k)
+        stats = self._last = self._stats_of(observed.ahead)
+        self._count(observed, stats)
+        stats.since += 1
+        if stats.probe is not None and stats.probe.texts != self._running:
+            self._pay(stats, stats.probe)  # a text has ended, and the probe with it
+        if stats.probe is not None and observed.k == stats.probe.k:
+            stats.probe.lost += self._lost(observed, stats)
+        if (
+            observed.seconds is not None and observed.verified == observed.k
+        ):  # otherwise the drafts were made for another K
+            stats.costs.add(observed.k, observed.seconds)
+        if stats.probe is not None and observed.k == stats.probe.k:
+            stats.probe.rounds -= 1
+            if stats.probe.rounds <= 0:
+                self._end(stats, stats.probe, observed.ahead)
+        elif observed.k == stats.k:
+            self._save(stats, observed.ahead)
+        elif self.choose(observed.ahead) == observed.k:  # otherwise it was launched before the last probe ended
+            stats.change(observed.k)
             self._share = SHARE
 
     def values(self, ahead: RoundAhead) -> list[float]:
-        """Return the expected value of each K = 0 .. ``most``: tokens per second, up to a common factor."""
-        return self._valued(self._tokens(ahead), self._place(ahead).costs.shape(), ahead.least)
+        """Return the expected value of each K = 0 .. ``max_drafts``: tokens per second, up to a common factor."""
+        return self._valued(self._tokens(ahead), self._stats_of(ahead).costs.shape(), ahead.min_drafts)
 
     @staticmethod
-    def _valued(tokens: Sequence[float], costs: Sequence[float], least: int) -> list[float]:
-        return [brought / costs[max(k, least)] / (PROMPTS if k else 1.0) for k, brought in enumerate(tokens)]
+    def _valued(tokens: Sequence[float], costs: Sequence[float], min_drafts: int) -> list[float]:
+        return [expected / costs[max(k, min_drafts)] / (PROMPTS if k else 1.0) for k, expected in enumerate(tokens)]
 
     def _tokens(self, ahead: RoundAhead, odds: float = 1.0) -> list[float]:
         """Return the expected tokens of a round of each K, with the odds of acceptance multiplied by ``odds``."""
         of_all = {row.method: rates_of_all(self._rates(row.method), self._before(row.method)) for row in ahead.rows}
-        brought = [0.0] * (self.most + 1)
+        expected = [0.0] * (self.max_drafts + 1)
         for row in ahead.rows:
             text, common = self._texts.get(row.text), of_all[row.method]
             rates = multiplied(rates_of_text(text, common) if text else common, odds)
             for k, tokens in enumerate(tokens_by_k(rates)):
-                brought[k] += tokens
-        return brought
+                expected[k] += tokens
+        return expected
 
-    def _count(self, seen: ObservedRound, place: _Place) -> None:
-        if seen.ahead.texts != self._running:
-            self._running = seen.ahead.texts
-            place.costs.begin()
-            for row in seen.ahead.rows:
+    def _count(self, observed: ObservedRound, stats: _KindStats) -> None:
+        if observed.ahead.texts != self._running:
+            self._running = observed.ahead.texts
+            stats.costs.begin()
+            for row in observed.ahead.rows:
                 self._rates_of(row.text)
-        for row, (drafted, accepted) in zip(seen.ahead.rows, seen.outcomes, strict=True):
+        for row, (drafted, accepted) in zip(observed.ahead.rows, observed.outcomes, strict=True):
             if drafted:
                 self._num_counted += 1
                 self._rates_of(row.text).add(drafted, accepted)
@@ -206,99 +213,99 @@ class Adaptive:
         """Return the rates of a text. A new one can have the identity of one that has ended."""
         rates = self._texts.get(text)
         if rates is None:
-            rates = self._texts[text] = new_rates(self.most, of_text=True)
+            rates = self._texts[text] = new_rates(self.max_drafts, of_text=True)
             self._share = min(2 * self._share, SHARE)
         return rates
 
-    def _save(self, place: _Place, ahead: RoundAhead) -> None:
+    def _save(self, stats: _KindStats, ahead: RoundAhead) -> None:
         """Save a share of a round, and start a probe if the savings cover it."""
-        is_off = place.k == 0
+        is_off = stats.k == 0
         self._account = min(self._account + self._share * (OFF_SHARE if is_off else 1.0), _MOST_SAVED)
-        if place.since < DWELL or self._account < place.price or self.most == 0:
+        if stats.since < DWELL or self._account < stats.price or self.max_drafts == 0:
             return
-        k, values = self._candidate(place), self.values(ahead)
-        rounds, ratio = (_LOOK if is_off else _PROBE), place.costs.ratio(k) / place.costs.ratio(place.k)
+        k, values = self._candidate(stats), self.values(ahead)
+        rounds, ratio = (_LOOK if is_off else _PROBE), stats.costs.ratio(k) / stats.costs.ratio(stats.k)
         after = float(k == 0)  # the round after one without drafts has none to verify
-        price = rounds * max(1 - values[k] / values[place.k], 0.0) * ratio
-        place.price = min(max(price + (place.looked if is_off else after), _LEAST_PRICE), _MOST_SAVED)
-        if self._account >= place.price:
-            place.covered += is_off
-            if is_off and place.covered % _HOPELESS and not self._could_pay(place, ahead):
-                self._account -= place.price
+        price = rounds * max(1 - values[k] / values[stats.k], 0.0) * ratio
+        stats.price = min(max(price + (stats.looked if is_off else after), _LEAST_PRICE), _MOST_SAVED)
+        if self._account >= stats.price:
+            stats.covered += is_off
+            if is_off and stats.covered % _HOPELESS and not self._could_pay(stats, ahead):
+                self._account -= stats.price
                 return
-            place.price = _LEAST_PRICE
-            expected, brings = values[k] / values[place.k], self._brings(ahead, k, place)
-            place.probe = _Probe(k, rounds, self._running, expected, brings, price, after)
-            place.probed[k] = place.probed.get(k, 0) + 1
+            stats.price = _LEAST_PRICE
+            expected, brings = values[k] / values[stats.k], self._brings(ahead, k, stats)
+            stats.probe = _Probe(k, rounds, self._running, expected, brings, price, after)
+            stats.probed[k] = stats.probed.get(k, 0) + 1
             self._share = max(self._share / 2, LEAST_SHARE)
 
-    def _could_pay(self, place: _Place, ahead: RoundAhead) -> bool:
+    def _could_pay(self, stats: _KindStats, ahead: RoundAhead) -> bool:
         """Return whether drafts would pay if these texts were far easier to draft than all texts so far."""
         tokens = self._tokens(ahead, odds=_EASIER)
-        return any(tokens[k] > tokens[0] * place.costs.ratio(k) for k in self.counts)
+        return any(tokens[k] > tokens[0] * stats.costs.ratio(k) for k in self.counts)
 
-    def _end(self, place: _Place, probe: _Probe, ahead: RoundAhead) -> None:
+    def _end(self, stats: _KindStats, probe: _Probe, ahead: RoundAhead) -> None:
         """End a probe. If it went better than expected, continue it or make the next one come soon."""
-        self._pay(place, probe)
-        values, brought = self.values(ahead), self._brings(ahead, probe.k, place)
-        if values[probe.k] > _SURPRISE * probe.expected * values[place.k]:
+        self._pay(stats, probe)
+        values, gain = self.values(ahead), self._brings(ahead, probe.k, stats)
+        if values[probe.k] > _SURPRISE * probe.expected * values[stats.k]:
             self._share = SHARE
-        if place.k == 0 and brought > _SURPRISE * probe.brings:  # drafts exist, and other texts may be similar
+        if stats.k == 0 and gain > _SURPRISE * probe.brings:  # drafts exist, and other texts may be similar
             self._account = _MOST_SAVED
-            place.probe = _Probe(probe.k, _PROBE, probe.texts, values[probe.k] / values[0], brought)
+            stats.probe = _Probe(probe.k, _PROBE, probe.texts, values[probe.k] / values[0], gain)
 
-    def _brings(self, ahead: RoundAhead, k: int, place: _Place) -> float:
+    def _brings(self, ahead: RoundAhead, k: int, stats: _KindStats) -> float:
         """Return the expected tokens of a round of ``k``, relative to a round of the current K."""
         tokens = self._tokens(ahead)
-        return tokens[k] / tokens[place.k]
+        return tokens[k] / tokens[stats.k]
 
-    def _pay(self, place: _Place, probe: _Probe) -> None:
+    def _pay(self, stats: _KindStats, probe: _Probe) -> None:
         """Deduct a probe's loss from the savings."""
         self._account = max(self._account - max(probe.lost, _LEAST_PRICE), -_MOST_OWED)
-        if place.k == 0 and probe.price:
-            place.looked = (place.looked + max(probe.lost - probe.price, 0.0)) / 2
-        place.probe = None
+        if stats.k == 0 and probe.price:
+            stats.looked = (stats.looked + max(probe.lost - probe.price, 0.0)) / 2
+        stats.probe = None
 
-    def _lost(self, seen: ObservedRound, place: _Place) -> float:
+    def _lost(self, observed: ObservedRound, stats: _KindStats) -> float:
         """Return the cost of a round beyond its tokens, in rounds of the current K; includes prompt reading for a
         drafter."""
-        tokens = self._tokens(seen.ahead)
-        brought = sum(1 + len(accepted) for _, accepted in seen.outcomes) / tokens[place.k]
-        seconds = seen.seconds if seen.verified <= seen.k else None
-        cost = None if seconds is None else place.costs.cost_of(seconds)
+        tokens = self._tokens(observed.ahead)
+        gained = sum(1 + len(accepted) for _, accepted in observed.outcomes) / tokens[stats.k]
+        seconds = observed.seconds if observed.verified <= observed.k else None
+        cost = None if seconds is None else stats.costs.cost_of(seconds)
         if cost is None:
-            cost = place.costs.ratio(seen.k)
-        return min(cost / place.costs.ratio(place.k), _MOST_OWED) - brought
+            cost = stats.costs.ratio(observed.k)
+        return min(cost / stats.costs.ratio(stats.k), _MOST_OWED) - gained
 
-    def _candidate(self, place: _Place) -> int:
+    def _candidate(self, stats: _KindStats) -> int:
         """Return the K to probe, the least probed of four.
 
         These are the neighbours of the current K, half of it, whose cost says more about the others, and 0, which is
         probed half as often, because that costs the most.
         """
-        if place.k == 0:
+        if stats.k == 0:
             return next((k for k in self.counts if k >= _PROBED), self.counts[-1])
-        at = self.counts.index(place.k)
+        at = self.counts.index(stats.k)
         near = (*self.counts[at + 1 : at + 2], self.counts[at // 2], 0, self.counts[at - 1])
-        return min(near, key=lambda k: (place.probed.get(k, 0) + 1) * (1 if k else 2))
+        return min(near, key=lambda k: (stats.probed.get(k, 0) + 1) * (1 if k else 2))
 
     def _rates(self, method: str) -> AcceptanceRates:
-        return self._all.setdefault(method, new_rates(self.most, of_text=False))
+        return self._all.setdefault(method, new_rates(self.max_drafts, of_text=False))
 
     def _before(self, method: str) -> Prior:
         return self._prior if method == self._of else self._guess
 
-    def _place(self, ahead: RoundAhead) -> _Place:
+    def _stats_of(self, ahead: RoundAhead) -> _KindStats:
         if self._found[0] is ahead:
             return self._found[1]
         methods = frozenset(row.method for row in ahead.rows)
-        key = methods, ahead.busy, ahead.least, ahead.on_host
-        if key not in self._places:
-            self._places[key] = self._new_place(ahead)
-        self._found = ahead, self._places[key]
-        return self._places[key]
+        key = methods, ahead.busy, ahead.min_drafts, ahead.on_host
+        if key not in self._stats:
+            self._stats[key] = self._new_stats(ahead)
+        self._found = ahead, self._stats[key]
+        return self._stats[key]
 
-    def _new_place(self, ahead: RoundAhead) -> _Place:
+    def _new_stats(self, ahead: RoundAhead) -> _KindStats:
         """Return the statistics for a new kind of rounds.
 
         Costs are those measured for as many rows, or else those of known rounds: their passes have more columns in
@@ -312,7 +319,7 @@ class Adaptive:
         else:
             costs, known = prior.costs_of(busy), prior.ratios if prior.knows(busy) else _CARRIED
         if prior.knows(busy) and (last or busy > 1):
-            k = max(self.counts, key=self._valued(self._tokens(ahead), costs, ahead.least).__getitem__)
-        place = _Place(k, RoundCosts(costs, known), busy)
-        place.since = DWELL if self._prior.is_measured else 0
-        return place
+            k = max(self.counts, key=self._valued(self._tokens(ahead), costs, ahead.min_drafts).__getitem__)
+        stats = _KindStats(k, RoundCosts(costs, known), busy)
+        stats.since = DWELL if self._prior.is_measured else 0
+        return stats

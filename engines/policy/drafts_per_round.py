@@ -30,12 +30,12 @@ class RoundAhead:
     """A round that is about to be launched, with everything that its cost and its tokens depend on.
 
     ``rows`` are the texts of this policy. ``busy`` counts all texts of the round, including those of other policies,
-    which verify ``least`` drafts in any case. ``on_host`` says that tokens are chosen on the host.
+    which verify ``min_drafts`` drafts in any case. ``on_host`` says that tokens are chosen on the host.
     """
 
     rows: Sequence[RoundRow]
     busy: int
-    least: int = 0
+    min_drafts: int = 0
     on_host: bool = False
 
     @cached_property
@@ -67,16 +67,16 @@ class ObservedRound:
         return max((drafted for drafted, _ in self.outcomes), default=0) if self.widest is None else self.widest
 
 
-def spaced_counts(most: int) -> tuple[int, ...]:
-    """Return a few K up to ``most``: 0, the powers of two, and ``most``."""
-    return tuple(sorted({0, most, *(1 << power for power in range(most.bit_length()))}))
+def spaced_counts(max_drafts: int) -> tuple[int, ...]:
+    """Return a few K up to ``max_drafts``: 0, the powers of two, and ``max_drafts``."""
+    return tuple(sorted({0, max_drafts, *(1 << power for power in range(max_drafts.bit_length()))}))
 
 
 class Policy(Protocol):
-    """Chooses K for each round. ``most`` is the maximum; with 0, nothing can be drafted."""
+    """Chooses K for each round. ``max_drafts`` is the maximum; with 0, nothing can be drafted."""
 
     @property
-    def most(self) -> int:
+    def max_drafts(self) -> int:
         """The largest K that the policy returns."""
         ...
 
@@ -93,7 +93,7 @@ class Policy(Protocol):
         """Return how many drafts, at least ``k``, a row of this round may verify if its grammar forces them."""
         ...
 
-    def learn(self, seen: ObservedRound) -> None:
+    def learn(self, observed: ObservedRound) -> None:
         """Learn from a round that has been read; on a GPU, the next one has already been chosen."""
         ...
 
@@ -102,24 +102,24 @@ class Policy(Protocol):
 class Fixed:
     """A policy with one K for every round, set by the build or by the call."""
 
-    most: int
+    max_drafts: int
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The only K."""
-        return (self.most,)
+        return (self.max_drafts,)
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return K."""
         del ahead
-        return self.most
+        return self.max_drafts
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         """Return K: a fixed K allows no additional drafts."""
         del ahead
         return k
 
-    def learn(self, seen: ObservedRound) -> None:
+    def learn(self, observed: ObservedRound) -> None:
         """Do nothing."""
 
 

@@ -62,23 +62,23 @@ class Prior:
         return [less + share * (more - less) for less, more in zip(known[below], known[above], strict=True)]
 
 
-def guessed(best: int, most: int) -> Prior:
-    """Return a guess for K up to ``most``, with the acceptance rates of a typical head.
+def guessed(best: int, max_drafts: int) -> Prior:
+    """Return a guess for K up to ``max_drafts``, with the acceptance rates of a typical head.
 
     Column costs are chosen so that ``best`` is the best K, within realistic limits; 0 means that it is unknown.
     """
-    rates = [_FALL ** (number + 1) for number in range(most)]
+    rates = [_FALL ** (number + 1) for number in range(max_drafts)]
     column = _COLUMN
     if best:
         last, tokens = rates[best - 1], tokens_by_k(rates)[best]
         column = min(last * (1 + _DRAFTING) / (tokens - last * best), _MOST_COLUMN)
-    return Prior(tuple(rates), (1.0, *(1 + _DRAFTING + column * k for k in range(1, most + 1))), *_GUESSED)
+    return Prior(tuple(rates), (1.0, *(1 + _DRAFTING + column * k for k in range(1, max_drafts + 1))), *_GUESSED)
 
 
 def measured(
     tokens: Sequence[float],
     costs: Sequence[float],
-    most: int,
+    max_drafts: int,
     batches: Mapping[int, Sequence[float]] = MappingProxyType({}),
 ) -> Prior:
     """Return the prior from measurements for K = 0, 1, ...: ``tokens`` and cost of a round. Larger K are extrapolated.
@@ -88,23 +88,23 @@ def measured(
     """
     rates = [-each for each in rising(less - more for less, more in pairwise(tokens))]
     rates = [min(max(each, _LEAST_RATE), 1.0) for each in rates]
-    while len(rates) < most:
+    while len(rates) < max_drafts:
         rates.append(rates[-1] * _FALL if rates else _FALL)
-    several = {rows: filled_costs(each, most) for rows, each in batches.items()}
-    return Prior(tuple(rates[:most]), filled_costs(costs, most), *_MEASURED, several)
+    several = {rows: filled_costs(each, max_drafts) for rows, each in batches.items()}
+    return Prior(tuple(rates[:max_drafts]), filled_costs(costs, max_drafts), *_MEASURED, several)
 
 
-def filled_costs(costs: Sequence[float], most: int) -> tuple[float, ...]:
-    """Return the costs of K = 0 .. ``most`` relative to K = 0, not decreasing, the missing ones extrapolated."""
+def filled_costs(costs: Sequence[float], max_drafts: int) -> tuple[float, ...]:
+    """Return the costs of K = 0 .. ``max_drafts`` relative to K = 0, not decreasing, the missing ones extrapolated."""
     known = rising(costs)
-    while len(known) <= most:
+    while len(known) <= max_drafts:
         known.append(known[-1] + (known[-1] - known[-2] if len(known) > 1 else _COLUMN * known[-1]))
-    return tuple(cost / known[0] for cost in known[: most + 1])
+    return tuple(cost / known[0] for cost in known[: max_drafts + 1])
 
 
 def tokens_by_k(rates: Sequence[float]) -> list[float]:
     """Return mean tokens per round for K = 0, 1, ...: one plus the acceptance probability of each draft."""
-    return [1.0, *(1.0 + brought for brought in accumulate(rates))]
+    return [1.0, *(1.0 + gained for gained in accumulate(rates))]
 
 
 def rising(values: Iterable[float]) -> list[float]:

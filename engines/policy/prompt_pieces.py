@@ -32,7 +32,7 @@ _ALIKE = 512  # adjacent positions whose tokens take about as long
 class PromptPieces(Protocol):
     """Limits the prompt tokens that are read between two rounds."""
 
-    def most(self, position: int, *, scored: bool) -> int:
+    def max_tokens(self, position: int, *, scored: bool) -> int:
         """Return the maximum number of tokens of the first piece after a round; it starts at ``position``.
 
         ``scored``: all its logits are read.
@@ -62,7 +62,7 @@ class FixedPieces:
     def __init__(self, tokens: int) -> None:
         self._tokens, self._read = tokens, 0
 
-    def most(self, position: int, *, scored: bool) -> int:
+    def max_tokens(self, position: int, *, scored: bool) -> int:
         """Return the fixed number."""
         del position, scored
         return self._tokens
@@ -95,25 +95,25 @@ class TimedPieces:
         self._enough: dict[bool, int] = {}  # tokens of pieces that are not too small, if smaller ones were
         self._read, self._spent = 0, 0.0  # tokens and seconds of the pieces since the last round
 
-    def most(self, position: int, *, scored: bool) -> int:
+    def max_tokens(self, position: int, *, scored: bool) -> int:
         """Return the number of tokens that take the time allowed, by the last pieces near there.
 
         It at most doubles. Only some sizes are used, so that the memory of their passes is reused.
         """
-        seen = self._near(position, scored)
-        if not seen or not self._rounds:
+        timings = self._near(position, scored)
+        if not timings or not self._rounds:
             return _FIRST
-        tokens = min(self._tokens_in(ROUNDS * self._round, seen), 2 * statistics.median(n for n, _ in seen))
+        tokens = min(self._tokens_in(ROUNDS * self._round, timings), 2 * statistics.median(n for n, _ in timings))
         return _size(max(tokens, self._enough.get(scored, LEAST)))
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
         """Return True if nothing was read since the last round, or the sum is likely to take the time allowed."""
         if not self._read:
             return True
-        seen = self._near(position, scored)
-        if not seen or not self._rounds:
+        timings = self._near(position, scored)
+        if not timings or not self._rounds:
             return self._read + tokens <= _FIRST
-        return tokens <= self._tokens_in(ROUNDS * self._round - self._spent, seen)
+        return tokens <= self._tokens_in(ROUNDS * self._round - self._spent, timings)
 
     def add_piece(self, position: int, tokens: int, seconds: float, *, scored: bool) -> None:
         """Learn the time of pieces at this position."""
@@ -121,10 +121,10 @@ class TimedPieces:
         key, each = _key(position, scored), seconds / tokens
         self._pieces.setdefault(key, deque(maxlen=_PIECES)).append((tokens, seconds))
         self._best[key] = min(each, self._best.get(key, each))
-        seen = self._pieces[key]
+        timings = self._pieces[key]
         # The first passes over a slot take a hundred times as long as later ones, so all these pieces have to be dear.
-        is_usual = self._rounds and len(seen) == _PIECES and max(n for n, _ in seen) <= tokens
-        if is_usual and min(took / n for n, took in seen) > DEAREST * self._best[key]:
+        is_usual = self._rounds and len(timings) == _PIECES and max(n for n, _ in timings) <= tokens
+        if is_usual and min(took / n for n, took in timings) > DEAREST * self._best[key]:
             self._enough[scored] = max(min(2 * tokens, _MOST_ENOUGH), self._enough.get(scored, LEAST))
 
     def begin_round(self) -> None:
@@ -148,7 +148,7 @@ class TimedPieces:
         nearest = min(known, default=None) if before is None else before
         return None if nearest is None else self._pieces[scored, nearest]
 
-    def _tokens_in(self, allowed: float, seen: deque[tuple[int, float]]) -> float:
+    def _tokens_in(self, allowed: float, timings: deque[tuple[int, float]]) -> float:
         """Return the tokens that fit into ``allowed`` seconds, judging by these pieces.
 
         Of proportion, and a pass of which the seconds of a round do not depend on the tokens, because both read all
@@ -156,7 +156,7 @@ class TimedPieces:
         repeated.
         """
         fitting = []
-        for tokens, seconds in seen:
+        for tokens, seconds in timings:
             fixed = min(self._round, seconds / 2)
             fitting.append(tokens * min(allowed / seconds, (allowed - fixed) / (seconds - fixed)))
         return statistics.median(fitting)
@@ -168,6 +168,6 @@ def _key(position: int, scored: bool) -> tuple[bool, int]:
 
 def _size(tokens: float) -> int:
     """Return the largest number up to ``tokens`` with at most three leading binary digits, a multiple of ``LEAST``."""
-    whole = max(int(tokens), LEAST)
-    step = max(LEAST, 1 << (whole.bit_length() - 3))
-    return whole // step * step
+    count = max(int(tokens), LEAST)
+    step = max(LEAST, 1 << (count.bit_length() - 3))
+    return count // step * step

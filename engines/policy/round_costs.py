@@ -61,8 +61,8 @@ class RoundCosts:
         others = {other for other, _ in self._recent if other != k}
         for other in others:
             ratio = now - statistics.median(then for each, then in self._recent if each == other)
-            kept = self._seen.setdefault((max(k, other), min(k, other)), deque(maxlen=_KEPT))
-            kept.append(ratio if k > other else -ratio)
+            ratios = self._seen.setdefault((max(k, other), min(k, other)), deque(maxlen=_KEPT))
+            ratios.append(ratio if k > other else -ratio)
         if others:
             self.num_ratios += len(others)
             self._fitted = None
@@ -96,7 +96,7 @@ class RoundCosts:
         trusted = 1 / (1 + self.num_ratios / _FORGOTTEN)
         ratios = [(k, 0, assumed[k], self._ratios * trusted**2) for k in range(1, size)]
         ratios += [(k, k - 1, assumed[k] - assumed[k - 1], _STEP * trusted) for k in range(1, size)]
-        ratios += [(*pair, statistics.median(seen), float(len(seen))) for pair, seen in self._seen.items()]
+        ratios += [(*pair, statistics.median(observed), float(len(observed))) for pair, observed in self._seen.items()]
         normal, right = np.zeros((size, size)), np.zeros(size)
         for more, fewer, ratio, weight in ratios:
             normal[more, more] += weight

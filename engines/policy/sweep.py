@@ -45,13 +45,13 @@ class Sweep:
 
     def __init__(self, counts: Sequence[int], rows: int) -> None:
         """``counts`` must begin with 0."""
-        self.counts, self.most = tuple(counts), max(counts)
+        self.counts, self.max_drafts = tuple(counts), max(counts)
         self._rows, self._at, self._timed = rows, 0, list[float]()
         self._is_first = True  # a round after another K reads less of its data from the processor's caches
         self._running = self.counts
         self._cycle: dict[int, float] = {}  # K -> seconds of a round
         self._cycles: list[dict[int, float]] = []
-        self._tried, self._accepted = [0] * self.most, [0] * self.most  # drafts by number
+        self._tried, self._accepted = [0] * self.max_drafts, [0] * self.max_drafts  # drafts by number
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return the K whose turn it is."""
@@ -63,23 +63,23 @@ class Sweep:
         del ahead
         return k
 
-    def learn(self, seen: ObservedRound) -> None:
+    def learn(self, observed: ObservedRound) -> None:
         """Time a round of as many rows as are measured, and go on to the next K."""
-        for drafted, accepted in seen.outcomes:
-            for number in range(min(drafted, self.most)):
+        for drafted, accepted in observed.outcomes:
+            for number in range(min(drafted, self.max_drafts)):
                 self._tried[number] += 1
                 self._accepted[number] += number in accepted
-        if len(seen.outcomes) != self._rows or seen.seconds is None:
+        if len(observed.outcomes) != self._rows or observed.seconds is None:
             return
-        if seen.k != self._running[self._at] or seen.verified != seen.k:
+        if observed.k != self._running[self._at] or observed.verified != observed.k:
             return
         if self._is_first:
             self._is_first = False
             return
-        self._timed.append(seen.seconds)
+        self._timed.append(observed.seconds)
         if len(self._timed) < _TIMED:
             return
-        self._cycle[seen.k] = min(self._timed)
+        self._cycle[observed.k] = min(self._timed)
         self._timed, self._at, self._is_first = [], (self._at + 1) % len(self._running), True
         if self._at == 0:
             self._cycles.append(self._cycle)

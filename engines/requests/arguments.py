@@ -17,7 +17,7 @@ _BYTES = (str, bytes, bytearray, memoryview)
 
 
 def integer(
-    name: str, value: Any, least: int | None = None, most: int | None = None, *, why: str = "", fix: str = ""
+    name: str, value: Any, minimum: int | None = None, maximum: int | None = None, *, why: str = "", fix: str = ""
 ) -> int:
     """Return ``value`` as an int in range; accepts Python's and NumPy's integers, no bool or float.
 
@@ -25,16 +25,16 @@ def integer(
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
-        if (least is None or number >= least) and (most is None or number <= most):
+        if (minimum is None or number >= minimum) and (maximum is None or number <= maximum):
             return number
     accepted = "an integer"
-    if least is not None:
-        accepted += f" of {least} or more" if most is None else f" from {least} to {most}"
+    if minimum is not None:
+        accepted += f" of {minimum} or more" if maximum is None else f" from {minimum} to {maximum}"
     raise refusal(name, accepted, value, why=why, fix=fix)
 
 
-def number(name: str, value: Any, least: float, most: float = math.inf, *, is_above: bool = False) -> float:
-    """Return ``value`` as a finite float from ``least`` (exclusive if ``is_above``) to ``most``.
+def number(name: str, value: Any, minimum: float, maximum: float = math.inf, *, is_above: bool = False) -> float:
+    """Return ``value`` as a finite float from ``minimum`` (exclusive if ``is_above``) to ``maximum``.
 
     Raises ``UsageError``.
     """
@@ -43,10 +43,12 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, is_ab
             real = float(value)
         except OverflowError:
             real = math.inf
-        if math.isfinite(real) and (least < real if is_above else least <= real) and real <= most:
+        if math.isfinite(real) and (minimum < real if is_above else minimum <= real) and real <= maximum:
             return real
-    low = f"above {least:g}" if is_above else f"of {least:g} or more" if most == math.inf else f"from {least:g}"
-    high = "" if most == math.inf else f" and at most {most:g}" if is_above else f" to {most:g}"
+    low = (
+        f"above {minimum:g}" if is_above else f"of {minimum:g} or more" if maximum == math.inf else f"from {minimum:g}"
+    )
+    high = "" if maximum == math.inf else f" and at most {maximum:g}" if is_above else f" to {maximum:g}"
     raise refusal(name, f"a finite number {low}{high}", value)
 
 
@@ -72,25 +74,27 @@ def text_of(name: str, value: Any) -> str:
     return str(value)
 
 
-def texts_of(name: str, value: Any, *, most: int | None = None, most_characters: int | None = None) -> tuple[str, ...]:
+def texts_of(
+    name: str, value: Any, *, max_count: int | None = None, max_characters: int | None = None
+) -> tuple[str, ...]:
     """Return one str or a list of them as a tuple, None as an empty one.
 
-    Raises ``UsageError``, also for empty text, more than ``most`` texts, or more than ``most_characters`` in all.
+    Raises ``UsageError``, also for empty text, more than ``max_count`` texts, or more than ``max_characters`` in all.
     """
     if value is None:
         return ()
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) and each for each in given):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) and each for each in texts):
         raise refusal(name, "a str or a list of non-empty strings", value)
-    require_at_most(name, len(given), most, "texts")
-    require_at_most(name, sum(map(len, given)), most_characters, "characters")
-    return tuple(text_of(name, each) for each in given)
+    require_at_most(name, len(texts), max_count, "texts")
+    require_at_most(name, sum(map(len, texts)), max_characters, "characters")
+    return tuple(text_of(name, each) for each in texts)
 
 
-def require_at_most(name: str, count: int, most: int | None, unit: str) -> None:
-    """Raise ``UsageError`` with the limit if ``count`` exceeds ``most``."""
-    if most is not None and count > most:
-        raise UsageError(f"{name} has {count} {unit}, but at most {most} are allowed", fix=f"shorten {name}")
+def require_at_most(name: str, count: int, limit: int | None, unit: str) -> None:
+    """Raise ``UsageError`` with the limit if ``count`` exceeds ``limit``."""
+    if limit is not None and count > limit:
+        raise UsageError(f"{name} has {count} {unit}, but at most {limit} are allowed", fix=f"shorten {name}")
 
 
 def prompts_of(value: Any) -> Sequence[Any]:
@@ -104,18 +108,20 @@ def prompts_of(value: Any) -> Sequence[Any]:
     raise refusal("prompts", f"a list of prompts, each of them {ONE_PROMPT}", value)
 
 
-def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int, kept: int | None = None) -> tuple[int, ...]:
-    """Return a prompt's ids as a tuple, only the last ``kept`` of them if that is set.
+def token_ids_of(
+    name: str, value: Any, vocab_size: int, max_seq_len: int, keep_last: int | None = None
+) -> tuple[int, ...]:
+    """Return a prompt's ids as a tuple, only the last ``keep_last`` of them if that is set.
 
     Raises ``UsageError`` for no ids, invalid or out-of-range ids, or too many.
     """
-    given = _sequence(name, value)
-    given = given if kept is None else given[-kept:]
-    if not len(given):
+    sequence = _sequence(name, value)
+    sequence = sequence if keep_last is None else sequence[-keep_last:]
+    if not len(sequence):
         raise UsageError(f"{name} is empty", why="generation needs at least one token", fix="pass at least one token")
-    if len(given) >= max_seq_len:
-        raise PromptTooLong(name, len(given), max_seq_len)
-    ids = integers(name, given)
+    if len(sequence) >= max_seq_len:
+        raise PromptTooLong(name, len(sequence), max_seq_len)
+    ids = integers(name, sequence)
     bad = [i for i in ids if not 0 <= i < vocab_size]
     if bad:
         raise UsageError(
@@ -135,20 +141,20 @@ def _sequence(name: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def integers(name: str, values: Sequence[Any], least: int | None = None) -> tuple[int, ...]:
-    """Return ``values`` as ints of at least ``least``.
+def integers(name: str, values: Sequence[Any], minimum: int | None = None) -> tuple[int, ...]:
+    """Return ``values`` as ints of at least ``minimum``.
 
     Raises ``UsageError`` with the index of the first invalid one.
     """
-    if {*map(type, values)} <= {int} and (least is None or min(values, default=least) >= least):
+    if {*map(type, values)} <= {int} and (minimum is None or min(values, default=minimum) >= minimum):
         return tuple(values)
-    return tuple(integer(f"{name}[{at}]", each, least) for at, each in enumerate(values))
+    return tuple(integer(f"{name}[{at}]", each, minimum) for at, each in enumerate(values))
 
 
 def refusal(name: str, accepted: str, value: Any, *, why: str = "", fix: str = "") -> UsageError:
     """Return an error with the parameter, the accepted values, and the given one."""
-    given = "None" if value is None else f"{shown(value)} ({type(value).__name__})"
-    return UsageError(f"{name} must be {accepted}, not {given}", why=why, fix=fix or f"change {name}")
+    description = "None" if value is None else f"{shown(value)} ({type(value).__name__})"
+    return UsageError(f"{name} must be {accepted}, not {description}", why=why, fix=fix or f"change {name}")
 
 
 def shown(value: Any) -> str:

@@ -138,7 +138,7 @@ def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
     """Return words as a tuple. Raises ``UsageError``, also for a word that is only spaces."""
-    words = texts_of(name, value, most=MOST_BAD_WORDS, most_characters=MOST_CHARACTERS)
+    words = texts_of(name, value, max_count=MOST_BAD_WORDS, max_characters=MOST_CHARACTERS)
     if any(not word.strip() for word in words):
         raise refusal(name, "a str or a list of strings that do not consist only of spaces", value)
     return words
@@ -174,7 +174,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "top_p": lambda name, value: number(name, value, 0, 1, is_above=True),
     "min_p": lambda name, value: number(name, value, 0, 1),
     "seed": lambda name, value: None if value is None else integer(name, value),
-    "stop": lambda name, value: texts_of(name, value, most=MOST_STOPS, most_characters=MOST_CHARACTERS),
+    "stop": lambda name, value: texts_of(name, value, max_count=MOST_STOPS, max_characters=MOST_CHARACTERS),
     "stop_token_ids": _ids,
     "ignore_eos": flag,
     "acceptance_tolerance": lambda name, value: number(name, value, 0, 1),

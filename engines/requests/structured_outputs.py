@@ -53,16 +53,16 @@ class StructuredOutputsParams:
             else:
                 checked = checks.get(field.name, _expression)(f"{NAME}.{field.name}", value)
                 object.__setattr__(self, field.name, checked)  # the dataclass is frozen
-        asked = [name for name in _KINDS if getattr(self, name) not in (None, False)]
-        if len(asked) != 1:
+        given_kinds = [name for name in _KINDS if getattr(self, name) not in (None, False)]
+        if len(given_kinds) != 1:
             raise UsageError(
-                f"{NAME} must set exactly one format, not {' and '.join(asked) or 'none'}",
+                f"{NAME} must set exactly one format, not {' and '.join(given_kinds) or 'none'}",
                 why=f"the formats are {', '.join(_KINDS)}",
                 fix="set exactly one of them",
             )
         odd = [field.name for field in fields(self) if field.name in _OF_JSON and self._says(field)]
         if not self.is_json and odd:
-            raise UsageError(f"{NAME}.{odd[0]} requires JSON, not {asked[0]}", fix=f"remove {odd[0]}")
+            raise UsageError(f"{NAME}.{odd[0]} requires JSON, not {given_kinds[0]}", fix=f"remove {odd[0]}")
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
             raise UsageError(
                 f"{NAME}: disable_any_whitespace and whitespace_pattern cannot be combined", fix="remove one of them"
@@ -99,11 +99,11 @@ def _expression(name: str, value: Any) -> str:
     text = text_of(name, value)
     if not text:
         raise UsageError(f"{name} is empty", fix=f"set {name} to a non-empty string")
-    most = MOST_OF_REGEX if name.endswith(("regex", "_pattern")) else MOST_CHARACTERS
-    if len(text) > most:
+    max_characters = MOST_OF_REGEX if name.endswith(("regex", "_pattern")) else MOST_CHARACTERS
+    if len(text) > max_characters:
         raise UsageError(
             f"{name} has {len(text)} characters",
-            why=f"at most {most} are allowed",
+            why=f"at most {max_characters} are allowed",
             fix="shorten it; move repeated parts to definitions ($defs) or grammar rules",
         )
     return text

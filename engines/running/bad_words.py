@@ -35,11 +35,11 @@ class BadWords:
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         """``words`` are token ids, at least one each."""
-        ends: dict[tuple[int, ...], list[int]] = {}  # last tokens of words, by the tokens before
+        last_tokens: dict[tuple[int, ...], list[int]] = {}  # last tokens of words, by the tokens before
         for word in words:
-            ends.setdefault(tuple(word[:-1]), []).append(word[-1])
-        self._ends = {begun: np.unique(np.array(last, np.int64)) for begun, last in ends.items()}
-        self._lengths = sorted({len(begun) for begun in ends})
+            last_tokens.setdefault(tuple(word[:-1]), []).append(word[-1])
+        self._ends = {begun: np.unique(np.array(last, np.int64)) for begun, last in last_tokens.items()}
+        self._lengths = sorted({len(begun) for begun in last_tokens})
         self._tail: tuple[int, ...] = ()  # the end of the text, as long as the longest word needs
 
     def __bool__(self) -> bool:
@@ -47,8 +47,8 @@ class BadWords:
 
     def add(self, token: int) -> None:
         """Add a token of the text."""
-        most = self._lengths[-1] if self._lengths else 0
-        self._tail = (*self._tail, token)[-most:] if most else ()
+        longest = self._lengths[-1] if self._lengths else 0
+        self._tail = (*self._tail, token)[-longest:] if longest else ()
 
     def completing(self) -> np.ndarray:
         """Return the ids that would complete a word now, i64, unordered and possibly repeated."""

@@ -41,6 +41,6 @@ class PromptLogprobs:
         for at, row in enumerate(logits, start + 1):
             self._found.append(logprob_of(self._prompt[at], row, self._count))
 
-    def told(self) -> tuple[TokenLogprob | None, ...]:
+    def entries(self) -> tuple[TokenLogprob | None, ...]:
         """Return one entry per token that was read; the first is None, because nothing precedes it."""
         return (None, *self._found)

@@ -73,9 +73,9 @@ class Request:
         """
         failure: PeagleError | None = self.choice.failure if self.choice else None
         if self.choice and (grammar := self.choice.grammar):
-            told = self.acceptance
-            told.grammar_drafted, told.grammar_accepted = grammar.drafted, grammar.accepted
-            told.grammar_refused = grammar.refused
+            acceptance = self.acceptance
+            acceptance.grammar_drafted, acceptance.grammar_accepted = grammar.drafted, grammar.accepted
+            acceptance.grammar_refused = grammar.refused
         try:
             self.transcript.extend(tokens if failure is None else tokens[:-1], accepted)
         except EnvironmentProblem as error:
@@ -90,16 +90,16 @@ class Request:
         if self.choice is not None:
             delta = replace(delta, logprobs=tuple(self.choice.logprobs[end - len(delta.token_ids) : end]))
         if self.prompt_logprobs is not None and end == len(delta.token_ids):
-            delta = replace(delta, prompt_logprobs=self.prompt_logprobs.told())
+            delta = replace(delta, prompt_logprobs=self.prompt_logprobs.entries())
         return delta
 
     @property
     def salt(self) -> str | None:
         """Text that sets its cache entries apart from those of other salts and of other drafters."""
-        own = self.params.cache_salt
+        salt = self.params.cache_salt
         if self.drafter is None:
-            return own and f" {own}"  # no key begins with a space, so no salt of a client is that of a drafter
-        return f"{self.drafter.key} {own or ''}"
+            return salt and f" {salt}"  # no key begins with a space, so no salt of a client is that of a drafter
+        return f"{self.drafter.key} {salt or ''}"
 
     @property
     def num_written(self) -> int:
@@ -143,7 +143,7 @@ class Request:
             logprobs=tuple(self.choice.logprobs[: len(text.token_ids)]) if self.choice else (),
             stop_reason=text.stop_reason,
             warnings=warnings,
-            prompt_logprobs=self.prompt_logprobs.told() if self.prompt_logprobs else (),
+            prompt_logprobs=self.prompt_logprobs.entries() if self.prompt_logprobs else (),
             draft=self.method.name,
             drafter=self.drafter_name,
         )

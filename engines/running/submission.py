@@ -218,15 +218,15 @@ class AsyncSubmission:
     async def _woken(self, take: Callable[[Waker], tuple[bool, T]]) -> T:
         """Return the result of ``take`` as soon as it is available."""
         while True:
-            woken, waker = _waker()
+            wakeup, waker = _waker()
             is_there, found = take(waker)
             if is_there:
                 return found
-            await self._wait(woken)
+            await self._wait(wakeup)
 
-    async def _wait(self, woken: asyncio.Future[T]) -> T:
+    async def _wait(self, wakeup: asyncio.Future[T]) -> T:
         try:
-            return await woken
+            return await wakeup
         except asyncio.CancelledError:
             self.cancel()
             raise

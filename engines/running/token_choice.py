@@ -35,23 +35,23 @@ def options_of(params: SamplingParams) -> list[str]:
 def choice_of(
     params: SamplingParams,
     prompt: Sequence[int],
-    ends: frozenset[int],
-    words: Sequence[Sequence[int]],
+    end_ids: frozenset[int],
+    bad_words: Sequence[Sequence[int]],
     vocab_size: int,
     *,
     grammar: Callable[[], GrammarPath | None] = lambda: None,
 ) -> TokenChoice | None:
     """Return an object that chooses tokens on the host, or None if it is not needed.
 
-    ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words, and ``grammar`` creates the state
-    of its grammar. Raises ``UsageError`` for ids outside the vocabulary.
+    ``end_ids`` are the ids that may end the text, ``bad_words`` the tokens of its bad words, and ``grammar`` creates
+    the state of its grammar. Raises ``UsageError`` for ids outside the vocabulary.
     """
     _check_ids(params, vocab_size)
-    require_possible(words, vocab_size)
+    require_possible(bad_words, vocab_size)
     options = options_of(params)
     if not options or options == ["prompt_logprobs"]:
         return None
-    return TokenChoice(params, prompt, ends, words, vocab_size, grammar())
+    return TokenChoice(params, prompt, end_ids, bad_words, vocab_size, grammar())
 
 
 def _check_ids(params: SamplingParams, vocab: int) -> None:
@@ -71,7 +71,7 @@ class TokenChoice:
     """Chooses the tokens of one request on the host.
 
     The order is vLLM's. First, bans: ids that the grammar does not allow, banned or not allowed ids, the ends of bad
-    words and, before ``min_tokens``, ``ends`` (unless the grammar leaves nothing else). Then biases are added. Then
+    words and, before ``min_tokens``, ``end_ids`` (unless the grammar leaves nothing else). Then biases are added. Then
     penalties: ``repetition_penalty`` for tokens of the prompt and the text, the other two for tokens of the text. The
     rest is sampled as in the graph. ``logprobs`` has an entry per emitted token, from the unmodified logits.
     """
@@ -80,8 +80,8 @@ class TokenChoice:
         self,
         params: SamplingParams,
         prompt: Sequence[int],
-        ends: frozenset[int],
-        words: Sequence[Sequence[int]],
+        end_ids: frozenset[int],
+        bad_words: Sequence[Sequence[int]],
         vocab: int,
         grammar: GrammarPath | None = None,
     ) -> None:
@@ -91,15 +91,15 @@ class TokenChoice:
         banned[list(allowed or ())] = False
         banned[list(params.bad_token_ids)] = True
         self._banned = np.flatnonzero(banned)
-        self._ends = np.array(sorted(end for end in ends if end < vocab), np.int64)
+        self._ends = np.array(sorted(end for end in end_ids if end < vocab), np.int64)
         banned[self._ends if params.min_tokens else []] = True
         if banned.all():
-            named = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
-            raise UsageError(f"{named}: every token is banned", why="no token can be chosen", fix="ban fewer tokens")
+            options = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
+            raise UsageError(f"{options}: every token is banned", why="no token can be chosen", fix="ban fewer tokens")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
         self._changes = any(name not in _LOOKING for name in options_of(params))
         self._grammar = grammar
-        self._words = BadWords(words)
+        self._words = BadWords(bad_words)
         self._biased, self._bias = np.array([*biases], np.int64), np.array([*biases.values()], np.float32)
         self._repeated = np.zeros(vocab, bool)
         self._repeated[list(prompt)] = True
@@ -127,9 +127,9 @@ class TokenChoice:
             self._grammar.verified(len(chosen) - 1)
         return chosen
 
-    def drafts(self, own: Sequence[int], most: int) -> Sequence[int]:
-        """Return the drafts that a pass verifies instead of a drafter's ``own``, at most ``most``."""
-        return self._grammar.drafts(own, most) if self._grammar else own
+    def drafts(self, own_drafts: Sequence[int], max_drafts: int) -> Sequence[int]:
+        """Return the drafts that a pass verifies instead of a drafter's ``own_drafts``, at most ``max_drafts``."""
+        return self._grammar.drafts(own_drafts, max_drafts) if self._grammar else own_drafts
 
     @property
     def grammar(self) -> GrammarPath | None:

@@ -62,5 +62,5 @@ class HostDrafting:
             text = self._texts[slot] = ProposedText(request, request.method.proposer(), [*request.prompt])
         written = request.transcript.token_ids
         text.tokens.extend(written[len(text.tokens) - len(request.prompt) :])
-        most = min(k, request.room - len(written) - 1)
-        return [*text.proposer.propose(text.tokens, most)][:most] if most > 0 else []
+        max_drafts = min(k, request.room - len(written) - 1)
+        return [*text.proposer.propose(text.tokens, max_drafts)][:max_drafts] if max_drafts > 0 else []

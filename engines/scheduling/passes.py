@@ -15,15 +15,15 @@ from .round_policies import RoundPolicy
 class Flight:
     """A launched pass: its emission, the requests by row, and their slots at that time.
 
-    ``most`` is the maximum number of tokens per row. A prompt chunk other than the last emits nothing. Late tokens of a
-    request that has ended in the meantime are dropped; the next request in its slot is not among ``owners``.
-    ``policies`` chose K of a round. ``launched_at`` is a time of ``time.perf_counter``.
+    ``max_tokens`` is the maximum number of tokens per row. A prompt chunk other than the last emits nothing. Late
+    tokens of a request that has ended in the meantime are dropped; the next request in its slot is not among
+    ``owners``. ``policies`` chose K of a round. ``launched_at`` is a time of ``time.perf_counter``.
     """
 
     emission: Emission | None = None
     owners: Sequence[Request | None] = ()
     slots: Sequence[int] = ()
-    most: Sequence[int] = ()
+    max_tokens: Sequence[int] = ()
     policies: Sequence[RoundPolicy] = ()
     launched_at: float = 0.0
 
@@ -42,7 +42,7 @@ class PromptReading:
     behind: Sequence[PromptReading] = ()
     position: int = 0
     found: list[KeptEntries] | None = None
-    kept: int = 0  # tokens whose cache entries have been offered to the prefix cache
+    offered: int = 0  # tokens whose cache entries have been offered to the prefix cache
 
     def next(self, width: int) -> Chunk:
         """Return the next chunk, which includes the token after it, because the drafter needs that."""
@@ -52,9 +52,9 @@ class PromptReading:
 
     def begins_like(self, request: Request, known: int) -> bool:
         """Return True if this prompt has at least half of what the request must read after its ``known`` tokens."""
-        ours, half = self.request, (known + len(request.prompt) + 1) // 2
-        drafts = ours.method.needs_head >= request.method.needs_head
-        return drafts and ours.salt == request.salt and ours.prompt[:half] == request.prompt[:half]
+        own, half = self.request, (known + len(request.prompt) + 1) // 2
+        drafts = own.method.needs_head >= request.method.needs_head
+        return drafts and own.salt == request.salt and own.prompt[:half] == request.prompt[:half]
 
     @property
     def is_scored(self) -> bool:
@@ -62,7 +62,7 @@ class PromptReading:
         return self.request.prompt_logprobs is not None
 
     @property
-    def most(self) -> int:
+    def max_tokens(self) -> int:
         """Maximum number of tokens of the next chunk."""
         logprobs = self.request.prompt_logprobs
         return self.rest if logprobs is None else min(max(self.rest - 1, 1), logprobs.columns)

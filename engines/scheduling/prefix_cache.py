@@ -27,7 +27,7 @@ Copy = Callable[[int, int], KeptEntries]  # copy the entries from one position u
 class _Block:
     """The entries of a block, and the blocks that follow it by their tokens."""
 
-    kept: KeptEntries
+    entries: KeptEntries
     drafts: bool
     parent: _Block | None
     key: bytes
@@ -37,7 +37,7 @@ class _Block:
     def use(self) -> int:
         """The drafter's use of the block: 0 if the drafter cannot read it, 1 if the entries allow reading, 2 if the
         drafter has read it."""
-        return (1 + self.kept.is_read) if self.drafts else 0
+        return (1 + self.entries.is_read) if self.drafts else 0
 
 
 class PrefixCache:
@@ -62,7 +62,7 @@ class PrefixCache:
                 break
             path.append(block)
         self._touch(path)
-        return [block.kept for block in path]
+        return [block.entries for block in path]
 
     def keep(self, text: Sequence[int], copy: Copy, *, drafts: bool, salt: str | None = None) -> None:
         """Keep the blocks of a text that are missing, or of which a drafter has read more than before.
@@ -88,16 +88,18 @@ class PrefixCache:
         while self.num_bytes > self.most_bytes:  # columns that a drafter has yet to read come on top of the estimate
             self._drop(next(iter(self._blocks)))
 
-    def _put(self, kept: KeptEntries, was: _Block | None, drafts: bool, path: Sequence[_Block], key: bytes) -> _Block:
+    def _put(
+        self, entries: KeptEntries, was: _Block | None, drafts: bool, path: Sequence[_Block], key: bytes
+    ) -> _Block:
         """Return a block with these entries, unless the drafter knew more of the block that ``was`` there."""
-        block = _Block(kept, drafts, path[-1] if path else None, key)
+        block = _Block(entries, drafts, path[-1] if path else None, key)
         if was is not None:
             if block.use <= was.use:
                 return was
-            self.num_bytes -= was.kept.num_bytes
-            was.kept, was.drafts = kept, drafts
+            self.num_bytes -= was.entries.num_bytes
+            was.entries, was.drafts = entries, drafts
             block = was
-        self.num_bytes += kept.num_bytes
+        self.num_bytes += entries.num_bytes
         self._blocks[block] = None
         return block
 
@@ -117,7 +119,7 @@ class PrefixCache:
     def _drop(self, block: _Block) -> None:
         del self._blocks[block]
         del (block.parent.following if block.parent else self._first)[block.key]
-        self.num_bytes -= block.kept.num_bytes
+        self.num_bytes -= block.entries.num_bytes
 
 
 def _keys(text: Sequence[int], salt: str | None) -> list[bytes]:

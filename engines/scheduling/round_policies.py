@@ -61,7 +61,7 @@ class RoundPolicies:
         """Return the choices of all running requests' policies for a round."""
         if self._requests is None:
             self._requests = self._by_policy()
-        return [self._choice(mine) for mine in self._requests]
+        return [self._choice(requests) for requests in self._requests]
 
     def _by_policy(self) -> list[RoundPolicy]:
         running = [(slot, request) for slot, request in enumerate(self._slots) if request is not None]
@@ -69,35 +69,37 @@ class RoundPolicies:
         on_host = any(request.choice is not None for _, request in running)
         found: list[RoundPolicy] = []
         for policy in policies.values():
-            slots, mine = zip(*((slot, each) for slot, each in running if each.policy is policy), strict=True)
-            others = (each.most for each in policies.values() if each is not policy and isinstance(each, Fixed))
-            grammars = [request.choice.grammar if request.choice else None for request in mine]
-            least = min(max(others, default=0), policy.most)  # those of another drafter may have room for more
-            rows = [RoundRow(request, request.method.name) for request in mine]
-            ahead = RoundAhead(rows, len(running), least, on_host)
+            slots, requests = zip(*((slot, each) for slot, each in running if each.policy is policy), strict=True)
+            others = (each.max_drafts for each in policies.values() if each is not policy and isinstance(each, Fixed))
+            grammars = [request.choice.grammar if request.choice else None for request in requests]
+            min_drafts = min(
+                max(others, default=0), policy.max_drafts
+            )  # those of another drafter may have room for more
+            rows = [RoundRow(request, request.method.name) for request in requests]
+            ahead = RoundAhead(rows, len(running), min_drafts, on_host)
             found.append(RoundPolicy(policy, slots, grammars, ahead, 0, 0))
         return found
 
     @staticmethod
-    def _choice(mine: RoundPolicy) -> RoundPolicy:
-        policy, ahead = mine.policy, mine.ahead
-        if not any(mine.grammars):
+    def _choice(policies: RoundPolicy) -> RoundPolicy:
+        policy, ahead = policies.policy, policies.ahead
+        if not any(policies.grammars):
             k = policy.choose(ahead)
-            return RoundPolicy(policy, mine.slots, mine.grammars, ahead, k, k)
+            return RoundPolicy(policy, policies.slots, policies.grammars, ahead, k, k)
         if not isinstance(policy, Fixed):
-            rows = [_with_forced(*row, policy.most) for row in zip(ahead.rows, mine.grammars, strict=True)]
+            rows = [_with_forced(*row, policy.max_drafts) for row in zip(ahead.rows, policies.grammars, strict=True)]
             ahead = replace(ahead, rows=rows)
         k = policy.choose(ahead)
-        chosen = RoundPolicy(policy, mine.slots, mine.grammars, ahead, k, policy.reach(ahead, k))
-        for grammar in filter(None, mine.grammars):
+        chosen = RoundPolicy(policy, policies.slots, policies.grammars, ahead, k, policy.reach(ahead, k))
+        for grammar in filter(None, policies.grammars):
             grammar.reach = chosen.reach
         return chosen
 
 
-def _with_forced(row: RoundRow, grammar: GrammarPath | None, most: int) -> RoundRow:
+def _with_forced(row: RoundRow, grammar: GrammarPath | None, max_drafts: int) -> RoundRow:
     if grammar is None:
         return row
-    return replace(row, forced=min(len(grammar.forced()), most), trust=grammar.trust)
+    return replace(row, forced=min(len(grammar.forced()), max_drafts), trust=grammar.trust)
 
 
 def first_k(request: Request, running: int) -> int:
@@ -108,11 +110,11 @@ def first_k(request: Request, running: int) -> int:
 
 def most_emitted(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:
     """Return the maximum number of tokens that a round emits, by slot."""
-    most = [1] * num_slots
+    max_tokens = [1] * num_slots
     for each in policies:
         for slot, grammar in zip(each.slots, each.grammars, strict=True):
-            most[slot] = 1 + (each.k if grammar is None else max(each.k, each.reach))
-    return most
+            max_tokens[slot] = 1 + (each.k if grammar is None else max(each.k, each.reach))
+    return max_tokens
 
 
 def draft_limits(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:

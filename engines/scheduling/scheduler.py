@@ -205,39 +205,39 @@ class Scheduler:
         """
         if self._is_turn_of_oldest:
             return self._readings[0]
-        able = [each for each in self._readings if not any(other in self._readings for other in each.behind)]
-        return min(able, key=lambda reading: reading.rest)
+        ready = [each for each in self._readings if not any(other in self._readings for other in each.behind)]
+        return min(ready, key=lambda reading: reading.rest)
 
     def _launch_piece(self, reading: PromptReading, *, beside_rounds: bool) -> bool:
         """Enqueue the next chunk of a prompt; with ``beside_rounds``, return False if a round is due before it."""
         request, slot = reading.request, reading.slot
-        most, scored = min(PREFILL_CHUNK, self._backend.prefill_columns), reading.is_scored
+        max_tokens, scored = min(PREFILL_CHUNK, self._backend.prefill_columns), reading.is_scored
         if scored:
-            most = min(most, self._backend.scored_columns)
+            max_tokens = min(max_tokens, self._backend.scored_columns)
         if reading.found is None:
             reading.found = self._found(request)
         if reading.found:
             return self._copy(reading, beside_rounds=beside_rounds)
         at = reading.position
         if beside_rounds:
-            most = min(most, self._pieces.most(at, scored=scored))
-        width = min(most, reading.most)
+            max_tokens = min(max_tokens, self._pieces.max_tokens(at, scored=scored))
+        width = min(max_tokens, reading.max_tokens)
         if beside_rounds and (self._has_copied or not self._pieces.fits(at, width, scored=scored)):
             return False
-        piece, began = reading.next(width), time.perf_counter()
+        piece, started = reading.next(width), time.perf_counter()
         self._is_turn_of_oldest, self._has_read = reading is not self._readings[0], True
         self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
         if piece.is_last:
             self._readings.remove(reading)
             self._occupy(slot, request)
-            self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
+            self._launched(Flight(self._backend.first(slot), [request], [slot], max_tokens=[1]))
             self._keep(request, slot, request.prompt)
         else:
             self._flights.append(Flight())
-            if reading.position - reading.kept >= KEPT_TOGETHER:
-                reading.kept = reading.position
+            if reading.position - reading.offered >= KEPT_TOGETHER:
+                reading.offered = reading.position
                 self._keep(request, slot, request.prompt[: reading.position + 1])
-        self._pieces.add_piece(at, width, time.perf_counter() - began, scored=scored)
+        self._pieces.add_piece(at, width, time.perf_counter() - started, scored=scored)
         return True
 
     def _copy(self, reading: PromptReading, *, beside_rounds: bool) -> bool:
@@ -251,7 +251,7 @@ class Scheduler:
         part, reading.found = (found[:count], found[count:]) if beside_rounds else (found, [])
         self._backend.restore(reading.slot, part)
         reading.position += len(part) * BLOCK
-        reading.kept = reading.request.cached = reading.position
+        reading.offered = reading.request.cached = reading.position
         self._is_turn_of_oldest, self._has_copied = reading is not self._readings[0], True
         return True
 
@@ -267,20 +267,20 @@ class Scheduler:
     def _launch_round(self) -> None:
         self._pieces.begin_round()
         self._has_read = self._has_copied = False
-        policies, began = self._policies.choose(), time.perf_counter()
+        policies, started = self._policies.choose(), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
         emission = self._backend.round(strategy.round, max(limits), replay=self._only_enqueues, limits=limits)
         owners = tuple(self._slots)
-        most = most_emitted(policies, len(owners))
-        self._launched(Flight(emission, owners, range(len(owners)), most, policies, began))
+        max_tokens = most_emitted(policies, len(owners))
+        self._launched(Flight(emission, owners, range(len(owners)), max_tokens, policies, started))
 
     def _launched(self, flight: Flight) -> None:
         self._flights.append(flight)
-        for request, most in zip(flight.owners, flight.most, strict=True):
+        for request, max_tokens in zip(flight.owners, flight.max_tokens, strict=True):
             if request is not None:
                 request.launched += 1
-                request.ahead += most
+                request.ahead += max_tokens
 
     def _read(self) -> Iterator[Request]:
         """Read the oldest emission and deliver its tokens."""
@@ -295,7 +295,7 @@ class Scheduler:
             if request is None or self._slots[slot] is not request:
                 continue
             request.launched -= 1
-            request.ahead -= flight.most[row]
+            request.ahead -= flight.max_tokens[row]
             count = int(num_tokens[row])
             if request.decode_began:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
@@ -313,9 +313,9 @@ class Scheduler:
     def _tell(self, flight: Flight, num_tokens: np.ndarray) -> None:
         """Report a round to the policies; it lasted from its launch, or from the end of the previous pass, until
         now."""
-        began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
+        started, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
         if flight.emission is not None and flight.policies:
-            seconds = self._read_at - began if began < inf else None
+            seconds = self._read_at - started if started < inf else None
             self._pieces.add_round(seconds)
             for each in flight.policies:
                 each.learn(flight.emission, num_tokens, seconds)

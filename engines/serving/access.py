@@ -54,7 +54,7 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, began = Headers(scope=scope), time.perf_counter()
+        headers, started = Headers(scope=scope), time.perf_counter()
         scope["path"] = _path_below(self._state.settings.root_path, scope)
         scope[REQUEST_ID] = name = _request_id(headers)
         owner, face = note_face(scope, self._state.faces), face_of(scope)
@@ -87,7 +87,7 @@ class Access:
             lossy = {"lossy": True, "acceptance_tolerance": scope[TOLERANCE]} if TOLERANCE in scope else {}
             why = {"error": scope[REFUSAL].for_log()} if REFUSAL in scope else {}
             log("request", id=name, method=scope["method"], path=scope["path"], status=status,
-                seconds=round(time.perf_counter() - began, 4), **why, **lossy, **scope.get(FIGURES, {}))  # fmt: skip
+                seconds=round(time.perf_counter() - started, 4), **why, **lossy, **scope.get(FIGURES, {}))  # fmt: skip
 
     def _admit(self, path: str, headers: Headers) -> None:
         if self._state.hosts is not None:
@@ -127,9 +127,9 @@ def _refusal(error: BaseException, name: str, face: ApiFace) -> HttpRefusal:
 
 def _request_id(headers: Headers) -> str:
     """Return the client's request id if it is safe in headers and logs, else a new one."""
-    given = headers.get("x-request-id", "")
-    if 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
-        return given
+    request_id = headers.get("x-request-id", "")
+    if 0 < len(request_id) <= _LONGEST_ID and request_id.isascii() and request_id.isprintable():
+        return request_id
     return secrets.token_hex(8)
 
 

@@ -39,11 +39,11 @@ async def answer(state: ServerState, request: Request, generation: Generation, r
     if generation.streams:
         return AnswerStream(choices, _streamed(state, request, choices, reporter, renderer), renderer.stream_type)
     async with choices:
-        await choices.whole(request)
+        await choices.wait_all(request)
     _log_answer(state, request, choices)
     found = zip(choices.outputs, choices.runs, strict=True)
     answers = [reporter.report(index, output, runs) for index, (output, runs) in enumerate(found)]
-    return json_response(renderer.whole(answers, choices))
+    return json_response(renderer.body(answers, choices))
 
 
 class AnswerStream(StreamingResponse):

@@ -106,6 +106,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.url.path[:200]
-    what = f"{path} does not exist" if status == 404 else f"{path} does not support {request.method}"
-    request.scope[REFUSAL] = refusal = HttpRefusal(status, what)
+    problem = f"{path} does not exist" if status == 404 else f"{path} does not support {request.method}"
+    request.scope[REFUSAL] = refusal = HttpRefusal(status, problem)
     return face_of(request.scope).response(refusal)

@@ -11,8 +11,8 @@ class BoundedStore:
     Contents larger than the whole store are not stored. All methods are called by one thread.
     """
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most, self._most_bytes = most, most_bytes
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._most, self._most_bytes = max_entries, max_bytes
         self._contents: OrderedDict[str, bytes] = OrderedDict()
         self.bytes = 0
 

@@ -137,7 +137,7 @@ class Choices:
             for task in tasks:
                 task.cancel()
 
-    async def whole(self, request: Request) -> None:
+    async def wait_all(self, request: Request) -> None:
         """Wait until all choices have finished. If the client disconnects first, cancel them."""
 
         async def collect() -> None:
@@ -168,27 +168,30 @@ class Choices:
 
         It describes one text, so it is null for several choices, and for an engine and a request without drafts.
         """
-        level, most = self._state.settings.per_request_spec_decode_metrics, self._state.engine.num_speculative_tokens
+        level, max_drafts = (
+            self._state.settings.per_request_spec_decode_metrics,
+            self._state.engine.num_speculative_tokens,
+        )
         if level == "none":
             return {}
         acceptance = self.outputs[0].acceptance
-        if len(self.outputs) > 1 or not (most or acceptance.drafted):
+        if len(self.outputs) > 1 or not (max_drafts or acceptance.drafted):
             return {"metrics": None}
-        told = spec_decode_metrics(acceptance, most, is_detailed=level == "detailed")
-        return {"metrics": {"speculative_decoding": told}}
+        metrics = spec_decode_metrics(acceptance, max_drafts, is_detailed=level == "detailed")
+        return {"metrics": {"speculative_decoding": metrics}}
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of ``work``. If the client disconnects first, cancel it and raise ``HttpRefusal``."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    working, disconnected = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise HttpRefusal(CLIENT_GONE, "the client disconnected before the answer was complete")
         return await working
     finally:
         working.cancel()
-        gone.cancel()
+        disconnected.cancel()
 
 
 async def _disconnected(request: Request) -> None:

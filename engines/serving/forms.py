@@ -24,13 +24,13 @@ class FormField:
     schema: str = ""
     kind: str = "json"
 
-    def form(self, given: Mapping[str, Any], defaults: FormDefaults) -> StructuredOutputsParams | None:
+    def form(self, fields: Mapping[str, Any], defaults: FormDefaults) -> StructuredOutputsParams | None:
         """Return the form for vLLM's fields. Raises ``HttpRefusal`` that names this field.
 
         ``defaults`` apply to JSON if the body does not set the option.
         """
         try:
-            return structured_of(NAME, defaults.filled(given))
+            return structured_of(NAME, defaults.filled(fields))
         except UsageError as error:
             raise HttpRefusal(400, self.renamed(error).one_line, param=self.name) from None
 
@@ -64,19 +64,19 @@ def field_of(conversation: Conversation, field: FormField, form: StructuredOutpu
 
 
 def one_form(
-    own: tuple[FormField, Mapping[str, Any]] | None, extra: Mapping[str, Any] | None, defaults: FormDefaults
+    own_form: tuple[FormField, Mapping[str, Any]] | None, extra: Mapping[str, Any] | None, defaults: FormDefaults
 ) -> tuple[FormField, StructuredOutputsParams | None]:
     """Return the field that sets the output format, and the format. None allows any text.
 
-    ``own`` is the API's own field, and ``extra`` the content of ``structured_outputs``. Raises ``HttpRefusal`` if both
-    are set.
+    ``own_form`` is the API's own field, and ``extra`` the content of ``structured_outputs``. Raises ``HttpRefusal`` if
+    both are set.
     """
-    if own is None:
+    if own_form is None:
         field = FormField()
         return field, None if extra is None else field.form(extra, defaults)
-    field, given = own
+    field, fields = own_form
     if extra is not None:
         raise HttpRefusal(
             400, f"{field.name} and {NAME} cannot be combined; fix: send only one of them", param=field.name
         )
-    return field, field.form(given, defaults)
+    return field, field.form(fields, defaults)

@@ -96,11 +96,11 @@ class Generation:
         """Raise ``HttpRefusal`` if the prompt's tokens plus the requested tokens exceed ``context``."""
         if self.requested_tokens is None:
             return
-        name, most = self.requested_tokens
-        if prompt + most > context:
+        name, max_tokens = self.requested_tokens
+        if prompt + max_tokens > context:
             raise HttpRefusal(
                 400,
-                f"{name} is {most} and the prompt has {prompt} tokens, but the context length is {context}; "
+                f"{name} is {max_tokens} and the prompt has {prompt} tokens, but the context length is {context}; "
                 f"fix: set {name} to at most {context - prompt}, remove the field, or shorten the prompt",
                 param=name,
                 code=CONTEXT_LENGTH_EXCEEDED,
@@ -118,7 +118,7 @@ def sampling_params(
     try:
         return SamplingParams(**{**defaults, **fields})
     except UsageError as error:
-        message = _WORD.sub(lambda word: renamed.get(word[0], word[0]), error.one_line)
+        message = _WORD.sub(lambda match: renamed.get(match[0], match[0]), error.one_line)
         raise HttpRefusal(400, message, param=message.split(maxsplit=1)[0].split("[")[0]) from None
 
 
@@ -148,12 +148,12 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     keeps_keys = state.settings.structured_outputs.disable_additional_properties
 
     def form() -> StructuredOutputsParams | None:
-        engine, most = state.engine, source.most_calls
+        engine, max_calls = state.engine, source.most_calls
         if source.must_call:
-            return engine.calls_of(source.must_call, most, disable_additional_properties=keeps_keys)
+            return engine.calls_of(source.must_call, max_calls, disable_additional_properties=keeps_keys)
         if params.structured_outputs is not None or params.ignore_eos:
             return None
-        return engine.optional_calls_of(source.tools, most, disable_additional_properties=keeps_keys)
+        return engine.optional_calls_of(source.tools, max_calls, disable_additional_properties=keeps_keys)
 
     found = await run_in_threadpool(form)
     return generation if found is None else replace(generation, params=replace(params, structured_outputs=found))

@@ -26,31 +26,31 @@ class InertFields:
     ignored: Collection[str]
     neutral: Mapping[str, tuple[Any, ...]]
 
-    def left_out(self, fields: Mapping[str, Any], honoured: Collection[str], place: str = "") -> dict[str, Any]:
-        """Return the fields that are ``honoured`` or unknown; ``place`` is their path in the body.
+    def left_out(self, fields: Mapping[str, Any], honoured: Collection[str], path: str = "") -> dict[str, Any]:
+        """Return the fields that are ``honoured`` or unknown; ``path`` is their path in the body.
 
         Raises ``HttpRefusal`` for a neutral field that has another value.
         """
-        kept = {}
+        remaining = {}
         for name, value in fields.items():
             if name in honoured or not (name in self.ignored or name in self.neutral):
-                kept[name] = value
+                remaining[name] = value
             elif name in self.neutral:
-                self.require_neutral(name, value, place and f"{place}.{name}")
-        return kept
+                self.require_neutral(name, value, path and f"{path}.{name}")
+        return remaining
 
-    def require_neutral(self, name: str, value: Any, place: str = "") -> None:
+    def require_neutral(self, name: str, value: Any, path: str = "") -> None:
         """Raise ``HttpRefusal`` if the field's ``value`` requests something that this server does not support.
 
-        ``place`` is the path of the field in the body, if it is not at the top.
+        ``path`` is the path of the field in the body, if it is not at the top.
         """
         if value is None or any(_is_same(value, each) for each in self.neutral[name]):
             return
         accepted = [msgspec.json.encode(each).decode() for each in self.neutral[name]]
-        message = f"{place or name} is not supported by this server; fix: remove the field"
+        message = f"{path or name} is not supported by this server; fix: remove the field"
         if accepted:
             message += f", or set it to {' or '.join(accepted)}"
-        raise HttpRefusal(400, message, param=place or name, code="unsupported_parameter")
+        raise HttpRefusal(400, message, param=path or name, code="unsupported_parameter")
 
 
 def _is_same(value: Any, neutral: Any) -> bool:

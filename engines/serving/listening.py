@@ -102,10 +102,10 @@ class UnixListener(socket.socket):
 
     def close(self) -> None:
         """Remove the file and close the socket."""
-        own, self._own = self._own, None  # once: a later file could get the same inode
+        inode, self._own = self._own, None  # once: a later file could get the same inode
         with suppress(OSError):  # such as a folder that is gone: the server still stops
-            if own and os.path.samestat(own[0].stat(), own[1]):
-                own[0].unlink()
+            if inode and os.path.samestat(inode[0].stat(), inode[1]):
+                inode[0].unlink()
         super().close()
 
 

@@ -181,8 +181,8 @@ class RequestMeter:
         metrics.draft_seconds.labels(model).inc(acceptance.draft_seconds)
         for accepted, rounds in acceptance.histogram.items():
             for position in range(accepted):
-                place = str(position) if position < FARTHEST else "beyond"
-                metrics.accepted_per_position.labels(model, lossy, place).inc(rounds)
+                position_label = str(position) if position < FARTHEST else "beyond"
+                metrics.accepted_per_position.labels(model, lossy, position_label).inc(rounds)
 
 
 def _cache_labels(engine: Engine) -> dict[str, str]:
@@ -227,11 +227,11 @@ class _Forms(Collector):
         self._model, self._tally = model, tally
 
     def collect(self) -> Iterable[Metric]:
-        asked = CounterMetricFamily(
+        requested = CounterMetricFamily(
             "peagle:grammar_requests", "Requests with structured outputs, by kind.", labels=["model_name", "form"]
         )
         for kind, count in sorted(self._tally.requests.copy().items()):
-            asked.add_metric([self._model, kind], count)
+            requested.add_metric([self._model, kind], count)
         compiled = SummaryMetricFamily("peagle:grammar_compile_seconds", "Grammar compile time.", labels=["model_name"])
         compiled.add_metric([self._model], self._tally.compiled, self._tally.compile_seconds)
         failures = CounterMetricFamily(
@@ -239,4 +239,4 @@ class _Forms(Collector):
         )
         for reason, count in (("refused", self._tally.refused), ("stuck", self._tally.stuck)):
             failures.add_metric([self._model, reason], count)
-        return asked, compiled, failures
+        return requested, compiled, failures

@@ -27,14 +27,14 @@ def described(routes: Sequence[BaseRoute], version: str, root_path: str, *, need
     shown = [route for route in routes if isinstance(route, Route) and route.include_in_schema]
     bodies = [route for route in shown if isinstance(route, BodyRoute)]
     references, schemas = msgspec.json.schema_components([route.body for route in bodies], ref_template=_REFERENCE)
-    named = {route.path: reference for route, reference in zip(bodies, references, strict=True)}
+    bodies_by_path = {route.path: reference for route, reference in zip(bodies, references, strict=True)}
     for each in bodies:
-        schema = schemas[named[each.path]["$ref"].rpartition("/")[2]]
+        schema = schemas[bodies_by_path[each.path]["$ref"].rpartition("/")[2]]
         schema["properties"] = {**_without_effect(each.inert), **schema["properties"]}
     paths: dict[str, dict[str, Any]] = {}
     for route in shown:
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            operation = _operation(route, named.get(route.path))
+            operation = _operation(route, bodies_by_path.get(route.path))
             paths.setdefault(_template(route.path), {})[method.lower()] = operation
     keys = {"securitySchemes": {_BEARER: {"type": "http", "scheme": "bearer"}}} if needs_key else {}
     return {
@@ -49,8 +49,8 @@ def described(routes: Sequence[BaseRoute], version: str, root_path: str, *, need
 
 def _operation(route: Route, body: dict[str, Any] | None) -> dict[str, Any]:
     summary, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n\n")
-    said = summary.partition(": ")[2] or summary
-    operation: dict[str, Any] = {"summary": said.replace("``", "`"), "responses": {**_CONTENT, **_ERROR}}
+    description = summary.partition(": ")[2] or summary
+    operation: dict[str, Any] = {"summary": description.replace("``", "`"), "responses": {**_CONTENT, **_ERROR}}
     if rest:
         operation["description"] = rest.replace("``", "`")
     if names := re.findall(r"{(\w+)", route.path):

@@ -65,8 +65,8 @@ class HttpRefusal(Exception):
     def for_log(self) -> dict[str, Any]:
         """Return the error for the log: shortened, and without text that the message quotes from the request."""
         message = _QUOTED.sub("'...'", self.message)
-        said = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
-        return {name: value and str(value)[:_MOST_OF_LOG] for name, value in said.items()}
+        entry = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
+        return {name: value and str(value)[:_MOST_OF_LOG] for name, value in entry.items()}
 
 
 def shutting_down() -> HttpRefusal:
@@ -89,7 +89,7 @@ def refusal_of(error: PeagleError, fields: Collection[str] = ENGINE_FIELDS) -> H
     return HttpRefusal(503 if isinstance(error, EnvironmentProblem) else 500, message)
 
 
-def _field(what: str, fields: Collection[str]) -> str | None:
+def _field(message: str, fields: Collection[str]) -> str | None:
     """Return the body field that the engine's message starts with, or None."""
-    name = re.match(r"[a-z_]+", what.replace("the conversation", "messages"))
+    name = re.match(r"[a-z_]+", message.replace("the conversation", "messages"))
     return name[0] if name and name[0] in fields else None

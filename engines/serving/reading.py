@@ -70,37 +70,37 @@ def parse_body(
         raise malformed(raw, error) from None
 
 
-def parse_variant(value: Any, kinds: Mapping[str, type[Body]], place: str, default: str | None = None) -> Body:
+def parse_variant(value: Any, kinds: Mapping[str, type[Body]], path: str, default: str | None = None) -> Body:
     """Parse an object in a body whose ``type`` names one of ``kinds``; without a type, it is the ``default``.
 
-    ``place`` is its path in the body. Raises ``HttpRefusal`` for another type or an invalid value.
+    ``path`` is its path in the body. Raises ``HttpRefusal`` for another type or an invalid value.
     """
     name = value.get("type") if isinstance(value, dict) else None
     name = default if name is None and isinstance(value, dict) else name
     if not isinstance(name, str):
-        raise HttpRefusal(400, f"{place} must be an object with a type", param=place)
+        raise HttpRefusal(400, f"{path} must be an object with a type", param=path)
     if name not in kinds:
         raise HttpRefusal(
             400,
-            f"{place} has type {name[:100]!r}, which this server does not support; supported: {', '.join(kinds)}",
-            param=place,
+            f"{path} has type {name[:100]!r}, which this server does not support; supported: {', '.join(kinds)}",
+            param=path,
             code="unsupported_parameter",
         )
     try:
         return msgspec.convert({key: each for key, each in value.items() if key != "type"}, kinds[name])
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), place) from None
+        raise _invalid(str(error), path) from None
 
 
-def _invalid(message: str, place: str = "") -> HttpRefusal:
-    """Return the refusal for a validation error of the value at ``place``."""
-    what, _, path = message.partition(" - at `$")
-    path = (place + path.rstrip("`")).lstrip(".")
-    param, field = path or None, re.search(r"(?:unknown|required) field `(.+?)`", what)
+def _invalid(message: str, prefix: str = "") -> HttpRefusal:
+    """Return the refusal for a validation error of the value at ``prefix``."""
+    problem, _, path = message.partition(" - at `$")
+    path = (prefix + path.rstrip("`")).lstrip(".")
+    param, field = path or None, re.search(r"(?:unknown|required) field `(.+?)`", problem)
     if field:
-        param = f"{place}.{field[1]}" if place else field[1]
-    where = f" - at `$.{path}`" if path else ""
-    return HttpRefusal(400, f"invalid request body: {what}{where}", param=param)
+        param = f"{prefix}.{field[1]}" if prefix else field[1]
+    suffix = f" - at `$.{path}`" if path else ""
+    return HttpRefusal(400, f"invalid request body: {problem}{suffix}", param=param)
 
 
 def _decoded(raw: bytes, kind: type[Struct]) -> Any:

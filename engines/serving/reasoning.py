@@ -23,8 +23,10 @@ def styled(conversation: Conversation, style: Style | None, effort: str | None =
     """
     if style != "channels":
         return conversation
-    given = dict(conversation.chat_template_kwargs or {})
-    arguments = given if effort is None else {"reasoning_effort": _CLOSEST.get(effort, effort), **given}
+    template_options = dict(conversation.chat_template_kwargs or {})
+    arguments = (
+        template_options if effort is None else {"reasoning_effort": _CLOSEST.get(effort, effort), **template_options}
+    )
     messages = [_with_thinking(each) for each in conversation.messages]
     return replace(conversation, messages=messages, chat_template_kwargs=arguments or conversation.chat_template_kwargs)
 

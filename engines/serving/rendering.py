@@ -81,54 +81,61 @@ class Reporter:
         source = self._generation.source
         if self._generation.echoes and not isinstance(source, Conversation):
             is_whole = self._generation.params.truncate_prompt_tokens is None
-            given = [prompt for prompt in source for _ in range(self._generation.choices)]
-            for index, (prompt, ids) in enumerate(zip(given, choices.prompts, strict=True)):
+            prompts = [prompt for prompt in source for _ in range(self._generation.choices)]
+            for index, (prompt, ids) in enumerate(zip(prompts, choices.prompts, strict=True)):
                 self._echoes[index] = prompt if isinstance(prompt, str) and is_whole else decode(ids)
 
-    def report(self, index: int, given: RequestOutput | Delta, runs: Runs) -> ReportedTokens:
+    def report(self, index: int, output: RequestOutput | Delta, runs: Runs) -> ReportedTokens:
         """Return what to report for a choice. The first report includes the echoed prompt."""
         prompt = self._prompts[index]
         if self._generation.shows_answer:
-            told = ReportedTokens(
+            reported = ReportedTokens(
                 index,
                 prompt,
-                given.token_ids,
-                given.text,
-                given.logprobs,
+                output.token_ids,
+                output.text,
+                output.logprobs,
                 runs,
-                given.finish_reason,
-                given.stop_reason,
+                output.finish_reason,
+                output.stop_reason,
             )
         else:
-            told = ReportedTokens(index, prompt, (), "", (), (), given.finish_reason and "length", None)
+            reported = ReportedTokens(index, prompt, (), "", (), (), output.finish_reason and "length", None)
         if index in self._echoes:
-            text, scored = self._echoes.pop(index), given.prompt_logprobs if given.logprobs else ()
-            told = replace(
-                told, text=text + told.text, logprobs=(*scored, *told.logprobs), runs=((text, False), *told.runs)
+            text, scored = self._echoes.pop(index), output.prompt_logprobs if output.logprobs else ()
+            reported = replace(
+                reported,
+                text=text + reported.text,
+                logprobs=(*scored, *reported.logprobs),
+                runs=((text, False), *reported.runs),
             )
-        return self._read(told)
+        return self._read(reported)
 
-    def _read(self, told: ReportedTokens) -> ReportedTokens:
+    def _read(self, reported: ReportedTokens) -> ReportedTokens:
         """Separate tool calls and reasoning from the text, if the model's style has them."""
         source = self._generation.source
         if not isinstance(source, Conversation):
-            return told
-        if told.choice not in self._readers:
+            return reported
+        if reported.choice not in self._readers:
             certain = bool(source.must_call)
-            self._readers[told.choice] = reader_of(self._style, source.tools, source.most_calls, are_certain=certain)
-        reader = self._readers[told.choice]
+            self._readers[reported.choice] = reader_of(
+                self._style, source.tools, source.most_calls, are_certain=certain
+            )
+        reader = self._readers[reported.choice]
         if reader is None:
-            return told
+            return reported
         text, calls, shown = "", list[ToolCall](), list[tuple[str, bool]]()
-        for at, (piece, drafted) in enumerate(told.runs or (("", False),)):
-            is_last = told.finish_reason is not None and at + 1 >= len(told.runs)
-            said, found = reader.push(piece, is_last=is_last)
-            text, calls, shown = text + said, calls + found, [*shown, (said, drafted)]
-        reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
+        for at, (piece, drafted) in enumerate(reported.runs or (("", False),)):
+            is_last = reported.finish_reason is not None and at + 1 >= len(reported.runs)
+            visible, found = reader.push(piece, is_last=is_last)
+            text, calls, shown = text + visible, calls + found, [*shown, (visible, drafted)]
+        reason = "tool_calls" if reader.count and reported.finish_reason == "stop" else reported.finish_reason
         runs = [each for each in shown if each[0]]  # calls, and text outside of channels, are not shown
-        offset, self._shown[told.choice] = self._shown[told.choice], self._shown[told.choice] + len(text)
+        offset, self._shown[reported.choice] = self._shown[reported.choice], self._shown[reported.choice] + len(text)
         thoughts = reader.take_thoughts()
-        return replace(told, text=text, runs=runs, calls=calls, thoughts=thoughts, finish_reason=reason, offset=offset)
+        return replace(
+            reported, text=text, runs=runs, calls=calls, thoughts=thoughts, finish_reason=reason, offset=offset
+        )
 
 
 def event(content: Any, name: str | None = None) -> bytes:
@@ -149,7 +156,7 @@ class Renderer(ABC):
         return iter(())
 
     @abstractmethod
-    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> Any:
+    def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> Any:
         """Return the content of a non-streamed JSON response. All ``choices`` have finished."""
 
     @abstractmethod

@@ -85,11 +85,11 @@ class Server:
         """Start answering requests."""
         self._thread.start()
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Refuse new requests; running ones have ``drain_seconds`` to finish, or get 503 now if ``at_once``."""
+    def stop(self, *, immediately: bool = False) -> None:
+        """Refuse new requests; running ones have ``drain_seconds`` to finish, or get 503 now if ``immediately``."""
         self._state.drains = True
         self._server.should_exit = True
-        self._server.ends_at_once = self._server.ends_at_once or at_once
+        self._server.ends_at_once = self._server.ends_at_once or immediately
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the server has ended; return whether it has. Raises ``EnvironmentProblem`` if it failed."""

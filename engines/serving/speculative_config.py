@@ -50,74 +50,76 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
 
     Raises ``UsageError`` that names the key.
     """
-    where = "--speculative-config"
+    origin = "--speculative-config"
     if text is None:
-        where = next((name for name in VARIABLES if environment.get(name)), "")
-        if not where:
+        origin = next((name for name in VARIABLES if environment.get(name)), "")
+        if not origin:
             return SpeculationSettings()
-        text = environment[where]
+        text = environment[origin]
     try:
-        given = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
+        config = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON: {error}", fix="use a JSON object in vLLM's format") from None
-    if not isinstance(given, dict):
-        raise UsageError(f"{where} is not a JSON object", fix='use an object such as {"num_speculative_tokens": 3}')
-    left_out = _left_out(where, given)
-    drafts = DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
+        raise UsageError(f"{origin} is not valid JSON: {error}", fix="use a JSON object in vLLM's format") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{origin} is not a JSON object", fix='use an object such as {"num_speculative_tokens": 3}')
+    left_out = _left_out(origin, config)
+    drafts = DefaultDrafts(
+        _count(origin, config, manifest), _draft(origin, config, manifest), _tolerance(origin, config)
+    )
     return SpeculationSettings(drafts, left_out)
 
 
-def _left_out(where: str, given: dict[str, Any]) -> tuple[str, ...]:
+def _left_out(origin: str, config: dict[str, Any]) -> tuple[str, ...]:
     """Return sentences about ignored keys, one per reason. Raises ``UsageError`` for an unknown key."""
     names: dict[str, list[str]] = {}
-    for key, value in given.items():
+    for key, value in config.items():
         if key in _READ:
             continue
         if key not in _UNREAD:
             near = nearest(key, [*_READ, *_UNREAD], 1)
             raise UsageError(
-                f"{where}: unknown key {key!r}", fix=f"did you mean {near[0]}?" if near else ("remove the key")
+                f"{origin}: unknown key {key!r}", fix=f"did you mean {near[0]}?" if near else ("remove the key")
             )
         entry = _UNREAD[key]
         if entry.takes(value):
             continue
         if entry.fix:
-            raise UsageError(f"{where}: {key} {repr(value)[:100]} is not supported", why=entry.why, fix=entry.fix)
+            raise UsageError(f"{origin}: {key} {repr(value)[:100]} is not supported", why=entry.why, fix=entry.fix)
         names.setdefault(entry.why, []).append(key)
-    return tuple(f"{where}: ignored: {', '.join(left)} ({why})" for why, left in names.items())
+    return tuple(f"{origin}: ignored: {', '.join(left)} ({why})" for why, left in names.items())
 
 
-def _count(where: str, given: dict[str, Any], manifest: Manifest) -> NumSpeculativeTokens | None:
-    count = given.get("num_speculative_tokens")
+def _count(origin: str, config: dict[str, Any], manifest: Manifest) -> NumSpeculativeTokens | None:
+    count = config.get("num_speculative_tokens")
     if count is None or is_auto(count):
         return count
-    most = manifest.speculation.max_num_speculative_tokens
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
+    max_drafts = manifest.speculation.max_num_speculative_tokens
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= max_drafts:
         raise UsageError(
-            f"{where}: num_speculative_tokens {count!r} is not supported",
-            why=f"this engine supports 0 to {most}, and auto",
-            fix=f"use at most {most}, or build the engine with a larger --num-speculative-tokens",
+            f"{origin}: num_speculative_tokens {count!r} is not supported",
+            why=f"this engine supports 0 to {max_drafts}, and auto",
+            fix=f"use at most {max_drafts}, or build the engine with a larger --num-speculative-tokens",
         )
     return count
 
 
-def _tolerance(where: str, given: dict[str, Any]) -> float:
-    value = given.get("acceptance_tolerance")
-    return 0.0 if value is None else number(f"{where}: acceptance_tolerance", value, 0, 1)
+def _tolerance(origin: str, config: dict[str, Any]) -> float:
+    value = config.get("acceptance_tolerance")
+    return 0.0 if value is None else number(f"{origin}: acceptance_tolerance", value, 0, 1)
 
 
-def _draft(where: str, given: dict[str, Any], manifest: Manifest) -> str | None:
-    method = given.get("method")
+def _draft(origin: str, config: dict[str, Any], manifest: Manifest) -> str | None:
+    method = config.get("method")
     if method is None:
         return None
     method, methods = method.lower() if isinstance(method, str) else repr(method), methods_in_vllm()
     if method not in methods:
-        raise UsageError(f"{where}: unknown method {method!r}", fix=f"use one of {', '.join(methods)}")
+        raise UsageError(f"{origin}: unknown method {method!r}", fix=f"use one of {', '.join(methods)}")
     if not methods[method].needs_head:
         return methods[method].name
     if manifest.drafter is None:
         raise UsageError(
-            f"{where}: method is {method!r}, but this engine has no drafter",
+            f"{origin}: method is {method!r}, but this engine has no drafter",
             fix="build the engine with a drafter, or use ngram",
         )
     return None  # the engine's own: vLLM's method names do not say how many drafter passes a head makes

@@ -44,13 +44,13 @@ def form_defaults_of(text: str | None) -> FormDefaults:
     known = [field.name for field in fields(FormDefaults)]
     fix = f'use an object such as {{"{known[0]}": false}}'
     try:
-        said = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{FLAG} is not valid JSON", why=str(error), fix=fix) from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise UsageError(f"{FLAG} is not a JSON object", fix=fix)
     found = {}
-    for name, value in said.items():
+    for name, value in content.items():
         if name in known:
             if not isinstance(value, bool):
                 raise UsageError(f"{FLAG}: {name} must be true or false", fix=fix)

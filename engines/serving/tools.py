@@ -30,9 +30,9 @@ class ToolChoice:
         Raises ``HttpRefusal`` if there is no tool to call.
         """
         offered = tools if self.offers else []
-        most = None if self.repeats and self.name is None else 1
+        max_calls = None if self.repeats and self.name is None else 1
         if not self.requires:
-            return offered, (), most
+            return offered, (), max_calls
         if not offered:
             raise HttpRefusal(
                 400,
@@ -47,12 +47,12 @@ class ToolChoice:
                 "tools",
                 param="tool_choice",
             )
-        return offered, chosen, most
+        return offered, chosen, max_calls
 
 
-def function(place: str, name: str, description: str | None, parameters: Any) -> Tool:
-    """Return a tool. Raises ``HttpRefusal`` with ``place`` if it has no name."""
+def function(path: str, name: str, description: str | None, parameters: Any) -> Tool:
+    """Return a tool. Raises ``HttpRefusal`` with ``path`` if it has no name."""
     if not name:
-        raise HttpRefusal(400, f"{place} has no name", param=place)
-    said = {"name": name, "description": description, "parameters": parameters}
-    return {"type": "function", "function": {key: value for key, value in said.items() if value is not None}}
+        raise HttpRefusal(400, f"{path} has no name", param=path)
+    definition = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": {key: value for key, value in definition.items() if value is not None}}

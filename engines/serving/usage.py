@@ -36,26 +36,26 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
     }
 
 
-def spec_decode_metrics(acceptance: Acceptance, most: int, *, is_detailed: bool) -> dict[str, Any]:
-    """Return the statistics of one request's drafts under vLLM's names; ``most`` is the usual number of drafts.
+def spec_decode_metrics(acceptance: Acceptance, max_drafts: int, *, is_detailed: bool) -> dict[str, Any]:
+    """Return the statistics of one request's drafts under vLLM's names; ``max_drafts`` is the usual number of drafts.
 
-    A grammar can force more drafts; then ``most`` is the largest number of the request. If they are detailed, they have
-    the drafts of every round.
+    A grammar can force more drafts; then ``max_drafts`` is the largest number of the request. If they are detailed,
+    they have the drafts of every round.
     """
     drafted, accepted = acceptance.drafted_by_round, acceptance.accepted_by_round
-    most = max([most, *drafted])
+    max_drafts = max([max_drafts, *drafted])
     by_length: dict[int, list[int]] = {}
     for length, count in zip(drafted, accepted, strict=True):
         by_length.setdefault(length, [0] * (length + 1))[count] += 1
     return {
         "mean_acceptance_length": acceptance.acceptance_length,
         "draft_acceptance_rate": acceptance.accepted / acceptance.drafted if acceptance.drafted else 0.0,
-        "acceptance_histogram": [acceptance.histogram.get(count, 0) for count in range(most + 1)],
+        "acceptance_histogram": [acceptance.histogram.get(count, 0) for count in range(max_drafts + 1)],
         "acceptance_histogram_by_draft_length": {str(length): by_length[length] for length in sorted(by_length)},
         "num_spec_steps": acceptance.rounds,
         "num_accepted_draft_tokens": acceptance.accepted,
         "num_draft_tokens": acceptance.drafted,
-        "num_spec_tokens": most,
+        "num_spec_tokens": max_drafts,
         **({"per_step_accepted": accepted, "per_step_drafted": drafted} if is_detailed else {}),
     }
 
@@ -66,7 +66,7 @@ def figures(outputs: Sequence[RequestOutput], cached: int, room: int) -> dict[st
     ``cached`` is the number of prompt tokens that the prefix cache had, and ``room`` the number of tokens that all
     caches hold.
     """
-    told = speculation(total_acceptance(outputs))
+    speculation_figures = speculation(total_acceptance(outputs))
     rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position")
     lengths = ("acceptance_length", "later_acceptance_length")
     means = ("tokens_per_round", "verify_milliseconds_per_round", "draft_milliseconds_per_round")
@@ -77,6 +77,6 @@ def figures(outputs: Sequence[RequestOutput], cached: int, room: int) -> dict[st
         "cached_tokens": cached,
         "tokens": sum(len(output.token_ids) for output in outputs),
         **{name: round(max((getattr(output, name) for output in outputs), default=0.0), 5) for name in times},
-        **{name: told[name] for name in (*rounds, *lengths, *means)},
+        **{name: speculation_figures[name] for name in (*rounds, *lengths, *means)},
         "cache_usage": round(min(1.0, held / room), 4) if room else 0.0,
     }

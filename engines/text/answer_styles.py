@@ -52,16 +52,16 @@ def shows_special(style: Style | None, hidden: Mapping[str, bool], *, has_tools:
 
 
 def reader_of(
-    style: Style | None, tools: Sequence[Mapping[str, Any]], most: int | None, *, are_certain: bool
+    style: Style | None, tools: Sequence[Mapping[str, Any]], max_calls: int | None, *, are_certain: bool
 ) -> AnswerReader | None:
     """Return a reader for answers of this style, or None for plain text. The other arguments are the reader's.
 
     Without a style, calls have the default form, which is that of "json".
     """
     if style == "channels":
-        return ChannelReader(tools, most)
+        return ChannelReader(tools, max_calls)
     if not tools:
         return None
     if style == "llama":
-        return LlamaCallReader(tools, most)
-    return ToolCallReader(tools, most, are_certain=are_certain)
+        return LlamaCallReader(tools, max_calls)
+    return ToolCallReader(tools, max_calls, are_certain=are_certain)

@@ -33,10 +33,10 @@ class ChannelReader:
     returned when complete.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]] = (), most: int | None = None) -> None:
-        """``tools`` have OpenAI's format; at most ``most`` calls are returned."""
+    def __init__(self, tools: Sequence[Mapping[str, Any]] = (), max_calls: int | None = None) -> None:
+        """``tools`` have OpenAI's format; at most ``max_calls`` calls are returned."""
         self._names = {each["function"]["name"] for each in tools}
-        self._most, self._held, self._thoughts = most, "", list[Thought]()
+        self._most, self._held, self._thoughts = max_calls, "", list[Thought]()
         self._said = 0  # visible characters returned so far
         self._header: str | None = None  # of the current message, None between two
         self.count = 0  # calls returned so far
@@ -44,7 +44,7 @@ class ChannelReader:
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
         """Add ``text``, and return the new visible text and complete calls."""
         self._held += text
-        said, calls = "", list[ToolCall]()
+        visible, calls = "", list[ToolCall]()
         while self._held:
             if self._header is None:
                 if not self._begin(is_last=is_last):
@@ -55,16 +55,16 @@ class ChannelReader:
                 if found is None and not is_last:
                     break
                 body = self._held[: found.start()] if found else self._held
-                said += self._called(body, calls, self._said + len(said))
+                visible += self._called(body, calls, self._said + len(visible))
             else:
                 body = self._held[: found.start()] if found else self._held[: self._shown(is_last=is_last)]
-                said += self._told(body, self._said + len(said))
+                visible += self._told(body, self._said + len(visible))
             self._held = self._held[len(body) :]
             if found is None:
                 break
             self._header = None
-        self._said += len(said)
-        return said, calls
+        self._said += len(visible)
+        return visible, calls
 
     def take_thoughts(self) -> list[Thought]:
         """Return the reasoning since the last call."""

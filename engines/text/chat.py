@@ -62,7 +62,7 @@ class Chat:
         return self.template.style if self.has_template else None
 
     @cached_property
-    def ends(self) -> frozenset[int]:
+    def end_ids(self) -> frozenset[int]:
         """The tokens that end an answer in the template, which may differ from the engine's end-of-text tokens."""
         if self.style == "channels":  # the token after an answer in a conversation ends every message
             return self._tokenizer.ids_of(ENDS)
@@ -70,10 +70,10 @@ class Chat:
         return frozenset() if end is None else frozenset({end})
 
     def ends_with(self, chat_template: str | None) -> frozenset[int]:
-        """Return ``ends``, with the token that ends an answer in a conversation's own template, if it has one."""
+        """Return ``end_ids``, with the token that ends an answer in a conversation's own template, if it has one."""
         if chat_template is None:
-            return self.ends
-        own = self.ends if self.has_template else frozenset()
+            return self.end_ids
+        own = self.end_ids if self.has_template else frozenset()
         end = self._template(chat_template).end_of_turn(self._ids, self._tokenizer.is_added)
         return own if end is None else own | {end}
 
@@ -87,13 +87,13 @@ class Chat:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         chat_template: str | None = None,
-        kept: int | None = None,
+        keep_last: int | None = None,
     ) -> tuple[str, list[int]]:
         """Return the rendered text of a conversation and its token ids; no special tokens are added.
 
         ``add_generation_prompt`` is the default unless the conversation ``continue_final_message``. Raises
-        ``PromptTooLong`` if the number of characters alone shows that it cannot fit. With ``kept``, nothing is too
-        long: the ids are those of the end of the text, at least the last ``kept``.
+        ``PromptTooLong`` if the number of characters alone shows that it cannot fit. With ``keep_last``, nothing is too
+        long: the ids are those of the end of the text, at least the last ``keep_last``.
         """
         continues = flag("continue_final_message", continue_final_message)
         opens = not continues if add_generation_prompt is None else flag("add_generation_prompt", add_generation_prompt)
@@ -104,25 +104,25 @@ class Chat:
                 fix="set only one of them",
             )
         template = self._template(chat_template)
-        given, offered = messages_of("messages", messages, is_answered=opens), tools_of("tools", tools)
+        checked, offered = messages_of("messages", messages, is_answered=opens), tools_of("tools", tools)
         if self.style is None:
-            given = in_default_form(given, offered or [], takes_system=bool(offered) and template.takes_system)
+            checked = in_default_form(checked, offered or [], takes_system=bool(offered) and template.takes_system)
             offered = None
         text = template.render(
-            given,
+            checked,
             tools=offered,
             documents=tools_of("documents", documents),
             arguments=template_arguments_of("chat_template_kwargs", arguments),
             add_generation_prompt=opens,
             continue_final_message=continues,
         )
-        return text, self._ids(text, self._max_seq_len, kept)
+        return text, self._ids(text, self._max_seq_len, keep_last)
 
-    def _template(self, given: str | None) -> ChatTemplate:
+    def _template(self, text: str | None) -> ChatTemplate:
         """Return the template that a conversation brings, or the engine's. Raises ``UsageError`` for a long one."""
-        if given is None:
+        if text is None:
             return self.template
-        return self._of_request(template_of("chat_template", given))
+        return self._of_request(template_of("chat_template", text))
 
     def _passed(self, text: str) -> ChatTemplate:
         from .chat_template import OF_REQUEST, ChatTemplate
@@ -130,7 +130,7 @@ class Chat:
         special = self._read[1] if self._read else read_special_tokens(self._folder)
         return ChatTemplate({DEFAULT: text}, special, OF_REQUEST)
 
-    def _ids(self, text: str, max_seq_len: int | None = None, kept: int | None = None) -> list[int]:
+    def _ids(self, text: str, max_seq_len: int | None = None, keep_last: int | None = None) -> list[int]:
         return self._tokenizer.encode(
-            text, adds_special=False, max_seq_len=max_seq_len, kept=kept, name="the conversation"
+            text, adds_special=False, max_seq_len=max_seq_len, keep_last=keep_last, name="the conversation"
         )

@@ -120,8 +120,8 @@ class ChatTemplate:
         name = self._name(tools)
         if _DEVELOPER not in self._sources[name]:
             messages = [{**each, "role": "system"} if each["role"] == _DEVELOPER else each for each in messages]
-        given = {"messages": messages, "tools": tools, "documents": documents}
-        variables = self._special | dict(arguments or {}) | given | {"add_generation_prompt": add_generation_prompt}
+        inputs = {"messages": messages, "tools": tools, "documents": documents}
+        variables = self._special | dict(arguments or {}) | inputs | {"add_generation_prompt": add_generation_prompt}
         with self._turn:
             template = self._template(name)
             meter = self._sandbox.meter
@@ -149,9 +149,9 @@ class ChatTemplate:
         It is the token after the answer in a conversation of one question and one answer. If the template cannot render
         that, because it expects other messages, there is none.
         """
-        asked = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
         try:
-            rendered = self.render(asked, add_generation_prompt=False)
+            rendered = self.render(messages, add_generation_prompt=False)
         except PeagleError:
             return None
         _, found, after = rendered.rpartition(_ANSWER)
@@ -174,10 +174,10 @@ class ChatTemplate:
             try:
                 self._compiled[name] = self._sandbox.compiled(self._sources[name])
             except Exception as error:  # also from Python's compiler, for deeply nested templates
-                where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
-                named = self._origin.name if name == DEFAULT else f"{self._origin.name} {name!r}"
+                position = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+                title = self._origin.name if name == DEFAULT else f"{self._origin.name} {name!r}"
                 raise self._origin.problem(
-                    f"{named} is not valid Jinja", why=f"{where}{_said(error)}", fix=self._origin.fix
+                    f"{title} is not valid Jinja", why=f"{position}{_said(error)}", fix=self._origin.fix
                 ) from None
         return self._compiled[name]
 

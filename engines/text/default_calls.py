@@ -40,11 +40,14 @@ def in_default_form(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any],
     follows_result = False
     for message in messages:
         is_result = message["role"] == "tool"
-        told = _with_calls(message) if not is_result else _result(message)
-        if told["role"] == "user" and written and written[-1]["role"] == "user" and (is_result or follows_result):
-            written[-1] = {**written[-1], "content": f"{written[-1].get('content', '')}\n{told.get('content', '')}"}
+        converted = _with_calls(message) if not is_result else _result(message)
+        if converted["role"] == "user" and written and written[-1]["role"] == "user" and (is_result or follows_result):
+            written[-1] = {
+                **written[-1],
+                "content": f"{written[-1].get('content', '')}\n{converted.get('content', '')}",
+            }
         else:
-            written.append(told)
+            written.append(converted)
         follows_result = is_result
     return _with_description(written, tools, takes_system=takes_system) if tools else written
 
@@ -66,12 +69,12 @@ def _with_calls(message: Mapping[str, Any]) -> dict[str, Any]:
     texts = [text for each in calls if (text := _call(each))] if isinstance(calls, list) else []
     if not texts:
         return dict(message)
-    kept = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**kept, "content": "\n".join([*([kept["content"]] if kept.get("content") else []), *texts])}
+    fields = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**fields, "content": "\n".join([*([fields["content"]] if fields.get("content") else []), *texts])}
 
 
-def _call(given: Any) -> str | None:
-    function = given.get("function") if isinstance(given, dict) else None
+def _call(value: Any) -> str | None:
+    function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return None
     call = {"name": function["name"], "arguments": function.get("arguments", {})}

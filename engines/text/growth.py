@@ -31,14 +31,14 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
 
     Raises ``TemplateLimitExceeded`` for an unreasonably large number among the arguments that means a length.
     """
-    given = [*args, *kwargs.values()]
-    if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in given):
+    arguments = [*args, *kwargs.values()]
+    if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in arguments):
         raise TemplateLimitExceeded(f"the template calls {name} with a number larger than {MOST_COUNT:,}")
     if name in ("format", "format_map", "tojson"):
-        return _of_format(str(value), given, size) if name != "tojson" else _of_json(given, size)
-    texts = [each for each in given if isinstance(each, str)]
+        return _of_format(str(value), arguments, size) if name != "tojson" else _of_json(arguments, size)
+    texts = [each for each in arguments if isinstance(each, str)]
     rule = _RULES.get(name)
-    return rule(value, given, texts) if rule else 0
+    return rule(value, arguments, texts) if rule else 0
 
 
 def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
@@ -62,45 +62,50 @@ def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
     return size(left) + size(right) if operator == "+" and not isinstance(left, list | tuple) else 0
 
 
-def _of_format(form: str, given: Sequence[Any], size: Size) -> int:
-    if _LONG_NUMBER.search(form):
+def _of_format(template: str, arguments: Sequence[Any], size: Size) -> int:
+    if _LONG_NUMBER.search(template):
         raise TemplateLimitExceeded("the template formats a value to a width of more than five digits")
-    places = form.count("{") + form.count("%")
-    return places * (size(list(given)) + (MOST_COUNT if re.search(r"\d{3}|\*|:[^}]*{", form) else 1000))
+    num_fields = template.count("{") + template.count("%")
+    return num_fields * (size(list(arguments)) + (MOST_COUNT if re.search(r"\d{3}|\*|:[^}]*{", template) else 1000))
 
 
-def _of_json(given: Sequence[Any], size: Size) -> int:
-    if any(size(each) > _MOST_JSON or (isinstance(each, int) and each > _MOST_JSON) for each in given):
+def _of_json(arguments: Sequence[Any], size: Size) -> int:
+    if any(size(each) > _MOST_JSON or (isinstance(each, int) and each > _MOST_JSON) for each in arguments):
         raise TemplateLimitExceeded(
             f"the template writes JSON with an indent or separators of more than {_MOST_JSON} characters"
         )
     return 0
 
 
-def _of_join(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+def _of_join(value: Any, arguments: Sequence[Any], texts: Sequence[str]) -> int:
     """Return the growth of ``sep.join(items)`` and of the filter ``items | join(sep)``."""
-    if isinstance(value, str) and given and isinstance(given[0], Iterable) and not isinstance(given[0], str):
-        return len(value) * len(list(given[0]))
+    if (
+        isinstance(value, str)
+        and arguments
+        and isinstance(arguments[0], Iterable)
+        and not isinstance(arguments[0], str)
+    ):
+        return len(value) * len(list(arguments[0]))
     return max(map(len, texts), default=0) * len(value)
 
 
-def _of_replace(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
-    if len(given) < 2 or not isinstance(given[0], str):
+def _of_replace(value: Any, arguments: Sequence[Any], texts: Sequence[str]) -> int:
+    if len(arguments) < 2 or not isinstance(arguments[0], str):
         return max(map(len, texts), default=0) * (len(str(value)) + 1)
-    return str(value).count(given[0]) * len(str(given[1]))
+    return str(value).count(arguments[0]) * len(str(arguments[1]))
 
 
-def _of_indent(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
-    widths = [each for each in given if isinstance(each, int)]
+def _of_indent(value: Any, arguments: Sequence[Any], texts: Sequence[str]) -> int:
+    widths = [each for each in arguments if isinstance(each, int)]
     return (str(value).count("\n") + 1) * max([4, *widths, *map(len, texts)])
 
 
-def _of_wordwrap(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
+def _of_wordwrap(value: Any, arguments: Sequence[Any], texts: Sequence[str]) -> int:
     return len(str(value)) * max(map(len, texts), default=1)
 
 
-def _of_expandtabs(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
-    return str(value).count("\t") * max([8, *(each for each in given if isinstance(each, int))])
+def _of_expandtabs(value: Any, arguments: Sequence[Any], texts: Sequence[str]) -> int:
+    return str(value).count("\t") * max([8, *(each for each in arguments if isinstance(each, int))])
 
 
 _RULES: Mapping[str, Callable[[Any, Sequence[Any], Sequence[str]], int]] = {

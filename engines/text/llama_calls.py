@@ -25,10 +25,10 @@ class LlamaCallReader:
     Text that could still become a call is buffered. After other text, everything that follows is visible text.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> None:
-        """``tools`` have OpenAI's format; at most ``most`` calls are returned."""
+    def __init__(self, tools: Sequence[Mapping[str, Any]], max_calls: int | None = None) -> None:
+        """``tools`` have OpenAI's format; at most ``max_calls`` calls are returned."""
         self._names = {each["function"]["name"] for each in tools}
-        self._most, self._held, self._speaks = most, "", False
+        self._most, self._held, self._speaks = max_calls, "", False
         self.count = 0  # calls returned so far
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
@@ -51,9 +51,9 @@ class LlamaCallReader:
                 self.count += 1
         if not (self._speaks or is_last):
             return "", calls
-        said, self._held = self._held, ""
-        is_separator = self.count and not self._speaks and not said.strip(" \t\r\n;")
-        return ("" if is_separator else said), calls
+        visible, self._held = self._held, ""
+        is_separator = self.count and not self._speaks and not visible.strip(" \t\r\n;")
+        return ("" if is_separator else visible), calls
 
     def take_thoughts(self) -> list[Thought]:
         """Return an empty list: this format does not mark reasoning."""
@@ -79,8 +79,8 @@ class LlamaCallReader:
             call = ast.parse(f"f({found[2]})", mode="eval").body
             if not isinstance(call, ast.Call) or call.args or not all(each.arg for each in call.keywords):
                 return None
-            given = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-            return found[1], json.dumps(given, ensure_ascii=False, allow_nan=False)
+            arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+            return found[1], json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return None
 

@@ -133,17 +133,17 @@ def _content(name: str, value: Any) -> str:
         return text_of(name, value)
     parts = []
     for index, part in enumerate(value):
-        place = f"{name}[{index}]"
+        path = f"{name}[{index}]"
         if isinstance(part, str):
-            parts.append(text_of(place, part))
+            parts.append(text_of(path, part))
             continue
         if not isinstance(part, Mapping):
-            raise refusal(place, 'a part {"type": "text", "text": ...}', part)
+            raise refusal(path, 'a part {"type": "text", "text": ...}', part)
         if part.get("type", "text") != "text":
             raise UsageError(
-                f"{place} has type {part['type']!r}",
+                f"{path} has type {part['type']!r}",
                 why="only text is supported",
                 fix="pass parts of type 'text'",
             )
-        parts.append(text_of(f"{place}['text']", part.get("text")))
+        parts.append(text_of(f"{path}['text']", part.get("text")))
     return "\n".join(parts)

@@ -28,10 +28,10 @@ class Meter:
     def __init__(self) -> None:
         self.begin(0)
 
-    def begin(self, given: int) -> None:
-        """Reset; ``given`` is the number of characters in the messages."""
+    def begin(self, size: int) -> None:
+        """Reset; ``size`` is the number of characters in the messages."""
         self._steps = MOST_STEPS
-        self._most = self._left = MOST_CHARACTERS + COPIES * given
+        self._most = self._left = MOST_CHARACTERS + COPIES * size
         self._until = time.thread_time() + MOST_SECONDS
 
     def step(self) -> None:
@@ -52,7 +52,7 @@ class Meter:
         self.require(characters)
         self._left -= characters
 
-    def made(self, value: T) -> T:
+    def count(self, value: T) -> T:
         """Count a new value and return it.
 
         A container counts by its own length; its whole content must be short enough to be written out.

@@ -53,7 +53,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in _NOT_OF_USE:
             del self.filters[name]
         self.filters = {name: self._counted(name, each) for name, each in self.filters.items()}
-        self.filters |= {_STEPS: lambda value: _Steps(value, meter), _JOINED: self._joined, _MADE: meter.made}
+        self.filters |= {_STEPS: lambda value: _Steps(value, meter), _JOINED: self._joined, _MADE: meter.count}
         del self.globals["lipsum"]
         self.globals |= {
             "raise_exception": _raise_exception,
@@ -71,7 +71,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator after checking the size of its result."""
         self.meter.require(growth_of_operator(operator, left, right, self.meter.size))
-        return self.meter.made(super().call_binop(context, operator, left, right))
+        return self.meter.count(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a macro, a function passed to the template, or a harmless method of a value."""
@@ -83,8 +83,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 raise SecurityError(f"templates cannot call {type(owner).__name__}.{name}")
             args = __self._allowed(name, owner, args, kwargs)
         __self.meter.step()
-        made = super().call(__context, __obj, *args, **kwargs)
-        return made if isinstance(__obj, Macro) else __self.meter.made(made)  # a macro's text is counted when written
+        result = super().call(__context, __obj, *args, **kwargs)
+        return (
+            result if isinstance(__obj, Macro) else __self.meter.count(result)
+        )  # a macro's text is counted when written
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a filter with counting; the attributes by which Jinja selects its arguments are kept."""
@@ -96,7 +98,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if name == "join" and not isinstance(value, str | list | tuple | dict):
                 value = list(value)  # its length must be known
             self._allowed(name, value, tuple(rest), kwargs)
-            return self.meter.made(function(*args[:before], value, *rest, **kwargs))
+            return self.meter.count(function(*args[:before], value, *rest, **kwargs))
 
         return counted
 
@@ -215,10 +217,10 @@ def _raise_exception(message: Any) -> None:
     raise TemplateRefusal(str(message))
 
 
-def _strftime_now(form: str) -> str:
-    if len(form) > _MOST_FORMAT:
+def _strftime_now(time_format: str) -> str:
+    if len(time_format) > _MOST_FORMAT:
         raise TemplateLimitExceeded("the template uses a date format that is too long")
-    return datetime.now().strftime(form)
+    return datetime.now().strftime(time_format)
 
 
 def _tojson(

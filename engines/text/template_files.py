@@ -30,10 +30,10 @@ def read_templates(folder: Path) -> dict[str, str]:
     """
     for name in (CONFIG, _OF_A_PROCESSOR):
         path = folder / name
-        stated = _stated(path, _object(path).get("chat_template"))
-        if stated:
+        declared = _stated(path, _object(path).get("chat_template"))
+        if declared:
             break
-    found = dict(stated)
+    found = dict(declared)
     if (folder / TEMPLATE).is_file():
         found[DEFAULT] = _text(folder / TEMPLATE)
     for path in sorted((folder / NAMED).glob("*.jinja")):
@@ -62,8 +62,8 @@ def read_special_tokens(folder: Path) -> dict[str, Any]:
 
 
 def _token(value: Any) -> str | None:
-    stated = value.get("content") if isinstance(value, Mapping) else value
-    return stated if isinstance(stated, str) else None
+    token = value.get("content") if isinstance(value, Mapping) else value
+    return token if isinstance(token, str) else None
 
 
 def _stated(path: Path, value: Any) -> dict[str, str]:
@@ -99,9 +99,9 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _text(path: Path, most: int = MOST_BYTES, fix: str = _RESTORE) -> str:
+def _text(path: Path, max_bytes: int = MOST_BYTES, fix: str = _RESTORE) -> str:
     try:
-        return read_regular(path, most).decode()
+        return read_regular(path, max_bytes).decode()
     except UnicodeDecodeError as error:
         raise _damaged(path, f"the file is not valid UTF-8 at byte {error.start}", fix) from None
     except ValueError as error:

@@ -64,22 +64,22 @@ class Tokenizer:
         *,
         adds_special: bool = True,
         max_seq_len: int | None = None,
-        kept: int | None = None,
+        keep_last: int | None = None,
         name: str = "the text",
     ) -> list[int]:
         """Return the ids of ``text``, with the special tokens that the tokenizer adds, or only those in the text.
 
-        If only the last ``kept`` ids are needed, as much of the end of the text is encoded as certainly has them, and
-        some more, because a cut changes the ids near it.
+        If only the last ``keep_last`` ids are needed, as much of the end of the text is encoded as certainly has them,
+        and some more, because a cut changes the ids near it.
 
         Releases the GIL. Raises ``UsageError`` for text that the tokenizer cannot encode or may make too long. Raises
         ``PromptTooLong`` with ``name``, without encoding, if so many characters cannot give fewer than ``max_seq_len``
-        tokens; not with ``kept``.
+        tokens; not with ``keep_last``.
         """
-        if kept is not None:
+        if keep_last is not None:
             max_seq_len = None
             if self._limits.characters:
-                text = text[-(kept + _CUT_TOKENS) * self._limits.characters :]
+                text = text[-(keep_last + _CUT_TOKENS) * self._limits.characters :]
         self._require_short(text, max_seq_len, name)
         return self._encoded([text], adds_special=adds_special)[0]
 
@@ -90,10 +90,11 @@ class Tokenizer:
         size = 4 * len(text)  # upper bound in bytes
         if limits.encoding(size) > MOST_ENCODED:
             size = len(text.encode(errors="surrogatepass"))
-        if (made := limits.encoding(size)) > MOST_ENCODED:
+        if (num_tokens := limits.encoding(size)) > MOST_ENCODED:
             raise UsageError(
                 f"{name} has {len(text)} characters",
-                why=f"the tokenizer may expand them to {made:,.0f} bytes, and at most {MOST_ENCODED:,} are allowed",
+                why=f"the tokenizer may expand them to {num_tokens:,.0f} bytes, and at most {MOST_ENCODED:,} are "
+                "allowed",
                 fix="shorten it, or pass token ids",
             )
 
@@ -215,9 +216,9 @@ def _require_one_text_each(tokenizer: Any, path: Path) -> None:
     load."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     if len({*vocabulary.values()}) < len(vocabulary):
-        seen: dict[int, str] = {}
+        token_of_id: dict[int, str] = {}
         for token, number in vocabulary.items():
-            if (other := seen.setdefault(number, token)) != token:
+            if (other := token_of_id.setdefault(number, token)) != token:
                 raise EnvironmentProblem(
                     f"{path} assigns one id to two tokens",
                     why=f"token id {number} could be decoded as {shown(other)} or as {shown(token)}",

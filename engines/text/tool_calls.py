@@ -61,21 +61,21 @@ class ToolCallReader:
     """
 
     def __init__(
-        self, tools: Sequence[Mapping[str, Any]], most: int | None = None, *, are_certain: bool = False
+        self, tools: Sequence[Mapping[str, Any]], max_calls: int | None = None, *, are_certain: bool = False
     ) -> None:
-        """``tools`` have OpenAI's format and give the parameter types; at most ``most`` calls are returned.
+        """``tools`` have OpenAI's format and give the parameter types; at most ``max_calls`` calls are returned.
 
         If calls ``are_certain``, a closing tag that does not end a valid call is treated as part of the call.
         """
         self._schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
-        self._most, self._held, self._are_certain = most, "", are_certain
+        self._most, self._held, self._are_certain = max_calls, "", are_certain
         self.count = 0  # calls returned so far
         self._follows_call, self._shown = False, 0
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
         """Add ``text``, and return the new visible text and complete calls."""
         self._held += text
-        said, calls = "", list[ToolCall]()
+        visible, calls = "", list[ToolCall]()
         while True:
             before, opened, after = self._held.partition(OPEN)
             inner, closed, rest = after.partition(CLOSE)
@@ -89,27 +89,27 @@ class ToolCallReader:
             if self._are_certain and call is None and not is_last:
                 break
             self._held = rest
-            said += self._said(before + (opened + inner + closed if call is None else ""))
+            visible += self._visible(before + (opened + inner + closed if call is None else ""))
             self._follows_call = self._follows_call or call is not None
             if call is not None and (self._most is None or self.count < self._most):
-                calls.append(ToolCall(self.count, *call, after=self._shown + len(said)))
+                calls.append(ToolCall(self.count, *call, after=self._shown + len(visible)))
                 self.count += 1
         shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
-        said, self._held = said + self._said(self._held[:shown]), self._held[shown:]
+        visible, self._held = visible + self._visible(self._held[:shown]), self._held[shown:]
         if self._are_certain and self.count:
-            said = ""  # a truncated call is dropped, and there is no other text
-        self._shown += len(said)
-        return said, calls
+            visible = ""  # a truncated call is dropped, and there is no other text
+        self._shown += len(visible)
+        return visible, calls
 
     def take_thoughts(self) -> list[Thought]:
         """Return an empty list: this format does not mark reasoning."""
         return []
 
-    def _said(self, text: str) -> str:
+    def _visible(self, text: str) -> str:
         """Return the visible part of a text."""
-        told = text.lstrip() if self._follows_call else text
-        self._follows_call = self._follows_call and not told
-        return told
+        visible = text.lstrip() if self._follows_call else text
+        self._follows_call = self._follows_call and not visible
+        return visible
 
     def _call(self, inner: str) -> tuple[str, str] | None:
         """Return name and arguments of one call, or None if it is invalid."""

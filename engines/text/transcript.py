@@ -11,7 +11,7 @@ from .tokenizer import Tokenizer
 
 
 class Transcript:
-    """Collects emitted tokens until one of the ids in ``ends``, a stop string or ``max_tokens``.
+    """Collects emitted tokens until one of the ids in ``end_ids``, a stop string or ``max_tokens``.
 
     Tokens past the end are dropped. Text that could be the start of a stop string is held back from streaming.
     ``stop_reason`` is the stop string or the stop id that ended it; its text is included if the parameters say so.
@@ -22,11 +22,11 @@ class Transcript:
         params: SamplingParams,
         tokenizer: Tokenizer,
         max_tokens: int,
-        ends: frozenset[int],
+        end_ids: frozenset[int],
         *,
         shows_special: bool = False,
     ) -> None:
-        self._params, self._max_tokens, self._ends = params, max_tokens, ends
+        self._params, self._max_tokens, self._ends = params, max_tokens, end_ids
         self._stream = tokenizer.stream(shows_special=shows_special)
         self._keeps_stop = params.include_stop_str_in_output
         self._held = 0 if self._keeps_stop else max((len(s) for s in params.stop), default=1) - 1

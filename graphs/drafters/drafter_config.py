@@ -68,16 +68,16 @@ def called_autoregressive(config: Config) -> bool:
 
 def stating(config: Config, taps: Sequence[int], mask_token_id: int | None) -> dict[str, Any]:
     """Return ``config`` with these taps, if any, and this mask token id, replacing its own."""
-    told = dict(config)
+    overridden = dict(config)
     if taps:
-        _drop(told, "eagle_config", _TAPS)
-        told[_TAPS] = list(taps)
+        _drop(overridden, "eagle_config", _TAPS)
+        overridden[_TAPS] = list(taps)
     if mask_token_id is not None:
         for key in MASK_ID_KEYS:
-            told.pop(key, None)
-        _drop(told, "dflash_config", "mask_token_id")
-        told["mask_token_id"] = mask_token_id
-    return told
+            overridden.pop(key, None)
+        _drop(overridden, "dflash_config", "mask_token_id")
+        overridden["mask_token_id"] = mask_token_id
+    return overridden
 
 
 def _drop(config: dict[str, Any], within: str, name: str) -> None:
@@ -118,9 +118,9 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         problems.add(f"config entry layer_types must list the types of {num_layers} layers, not {kinds!r}")
         return (0,) * num_layers
-    if strange := sorted({str(kind) for kind in kinds if kind not in _LAYER_KINDS}):
+    if unknown := sorted({str(kind) for kind in kinds if kind not in _LAYER_KINDS}):
         problems.add(
-            f"layers of type {', '.join(strange)} are not supported; the supported types are "
+            f"layers of type {', '.join(unknown)} are not supported; the supported types are "
             f"{' and '.join(_LAYER_KINDS)}"
         )
     if "sliding_attention" in kinds:
@@ -133,26 +133,26 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
 
 def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     """Return the ``rope_parameters`` for ``transformers``, from either of their names."""
-    stated = _stated_rope(flat, problems)
-    kind = stated.get("rope_type") or "default"
-    for value in (stated.get("partial_rotary_factor"), flat.get("partial_rotary_factor")):
+    declared = _stated_rope(flat, problems)
+    kind = declared.get("rope_type") or "default"
+    for value in (declared.get("partial_rotary_factor"), flat.get("partial_rotary_factor")):
         if value not in (None, 1):
             problems.add(f"partial_rotary_factor {value} is not supported: rotary embedding must cover the whole head")
-    if stated.get("mrope_section"):
+    if declared.get("mrope_section"):
         problems.add("rotary embedding with mrope_section (M-RoPE) is not supported: text has one position per token")
-    if any(isinstance(value, Mapping) for value in stated.values()):
+    if any(isinstance(value, Mapping) for value in declared.values()):
         problems.add("rope_parameters per layer type are not supported: the drafter has one rotary embedding")
         return {}
     if not isinstance(kind, str) or kind not in ROPE_NEEDS:
         problems.add(f"RoPE type {kind!r} is not supported; the supported types are {', '.join(ROPE_NEEDS)}")
         return {}
-    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": _theta(stated, flat, problems)}
-    if stated.get("original_max_position_embeddings") is None:  # the same default as in transformers
-        stated["original_max_position_embeddings"] = flat.get("max_position_embeddings")
-    rope_numbers(stated, kind, ROPE_NEEDS[kind], problems)
-    rope |= {name: stated.get(name) for name in ROPE_NEEDS[kind]}
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": _theta(declared, flat, problems)}
+    if declared.get("original_max_position_embeddings") is None:  # the same default as in transformers
+        declared["original_max_position_embeddings"] = flat.get("max_position_embeddings")
+    rope_numbers(declared, kind, ROPE_NEEDS[kind], problems)
+    rope |= {name: declared.get(name) for name in ROPE_NEEDS[kind]}
     if kind == "yarn":
-        options = {name: stated[name] for name in _MAY_HAVE if stated.get(name) is not None}
+        options = {name: declared[name] for name in _MAY_HAVE if declared.get(name) is not None}
         for name, value in options.items():
             if not isinstance(value, int | float):
                 problems.add(f"RoPE type {kind!r} needs a number for {name}, not {value!r}")
@@ -179,13 +179,13 @@ def _architectures(config: Config, problems: Problems) -> list[str]:
 def _mask_token_id(config: Config, problems: Problems) -> int | None:
     """Return the mask token's id, which some heads store as text."""
     within = {f"dflash_config.{name}": value for name, value in _mapping(config, "dflash_config", problems).items()}
-    stated = {key: value for key in MASK_ID_KEYS if (value := (within | dict(config)).get(key)) is not None}
-    ids = [int(v) if isinstance(v, str) and v.isdecimal() else v for v in stated.values()]
+    declared = {key: value for key in MASK_ID_KEYS if (value := (within | dict(config)).get(key)) is not None}
+    ids = [int(v) if isinstance(v, str) and v.isdecimal() else v for v in declared.values()]
     if not all(type(value) is int for value in ids):
-        problems.add(f"the mask token id must be a number, not {' or '.join(map(repr, stated.values()))}")
+        problems.add(f"the mask token id must be a number, not {' or '.join(map(repr, declared.values()))}")
         return None
     if len(set(ids)) > 1:
-        problems.add(f"the config has several mask token ids: {', '.join(f'{k} {v}' for k, v in stated.items())}")
+        problems.add(f"the config has several mask token ids: {', '.join(f'{k} {v}' for k, v in declared.items())}")
     return ids[0] if ids else None
 
 
@@ -214,8 +214,8 @@ def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     return ropes[-1] if ropes else {}
 
 
-def _theta(stated: Config, flat: Config, problems: Problems) -> float:
-    values = [v for v in (stated.get("rope_theta"), flat.get("rope_theta")) if v is not None]
+def _theta(declared: Config, flat: Config, problems: Problems) -> float:
+    values = [v for v in (declared.get("rope_theta"), flat.get("rope_theta")) if v is not None]
     if not all(is_positive(v) for v in values):
         problems.add(f"rope_theta must be a positive number, not {' or '.join(map(repr, values))}")
         return ROPE_THETA

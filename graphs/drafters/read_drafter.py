@@ -144,17 +144,17 @@ def _shared(
     vocab = target.vocab_size
     if sizes.get("hidden_size") != target.hidden_size or sizes.get("vocab_size", vocab) != vocab:
         return ()
-    whole = not parts.draft_vocabulary and sizes.get("draft_vocab_size", vocab) == vocab
-    may = [EMBEDDING, LM_HEAD] if whole and flat.get("tie_word_embeddings") is not True else [EMBEDDING]
+    is_full_vocabulary = not parts.draft_vocabulary and sizes.get("draft_vocab_size", vocab) == vocab
+    may = [EMBEDDING, LM_HEAD] if is_full_vocabulary and flat.get("tie_word_embeddings") is not True else [EMBEDDING]
     return tuple(name for name in may if name not in tensors)
 
 
 def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], problems: Problems) -> None:
     """Report every contradiction between config and tensors; sizes that only the config states are taken from it."""
     for name in _STATED:
-        stated = positive(flat, name, problems)
-        if stated is not None and sizes.setdefault(name, stated) != stated:
-            problems.add(f"the config has {name} {stated}, but the tensors have {sizes[name]}")
+        declared = positive(flat, name, problems)
+        if declared is not None and sizes.setdefault(name, declared) != declared:
+            problems.add(f"the config has {name} {declared}, but the tensors have {sizes[name]}")
     layers = positive(flat, "num_hidden_layers", problems)
     if layers is not None and layers != parts.num_layers:
         problems.add(f"the config has num_hidden_layers {layers}, but the tensors have {parts.num_layers}")
@@ -183,20 +183,20 @@ def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], prob
 def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int, CacheSpec]:
     """Return the query heads and the cache of a layer, from the rows of q_proj and k_proj."""
     queries, keys = sizes.get("queries"), sizes.get("keys")
-    stated, stated_kv = (positive(flat, n, problems) for n in ("num_attention_heads", "num_key_value_heads"))
+    declared, declared_kv = (positive(flat, n, problems) for n in ("num_attention_heads", "num_key_value_heads"))
     nothing = 1, CacheSpec(1, 1)
     if queries is None or keys is None:
         return nothing
-    if "head_dim" not in sizes and stated and queries % stated == 0:
-        sizes["head_dim"] = queries // stated
+    if "head_dim" not in sizes and declared and queries % declared == 0:
+        sizes["head_dim"] = queries // declared
     dim = sizes.get("head_dim")
     if dim is None:
         problems.add(
-            f"head_dim is unknown: the config does not state it, and its num_attention_heads ({stated or 'absent'}) "
+            f"head_dim is unknown: the config does not state it, and its num_attention_heads ({declared or 'absent'}) "
             f"does not divide the {queries} rows of q_proj"
         )
         return nothing
-    for name, rows, projection in ((stated, queries, "q_proj"), (stated_kv, keys, "k_proj")):
+    for name, rows, projection in ((declared, queries, "q_proj"), (declared_kv, keys, "k_proj")):
         if rows % dim or (name and rows != name * dim):
             problems.add(
                 f"the config has {name} heads of head_dim {dim}, but {projection} has {rows} rows"
@@ -213,10 +213,12 @@ def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int
 
 def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, problems: Problems) -> tuple[int, ...]:
     """Return the taps, as many as ``fc`` reads: the layers in the config or, if there are three, the usual ones."""
-    stated = positive(flat, "target_hidden_size", problems)
-    width = stated or sizes.get("target_hidden_size") or target.hidden_size
-    if stated is not None and sizes.get("target_hidden_size", stated) != stated:
-        problems.add(f"the config has target_hidden_size {stated}, but the tensors have {sizes['target_hidden_size']}")
+    declared = positive(flat, "target_hidden_size", problems)
+    width = declared or sizes.get("target_hidden_size") or target.hidden_size
+    if declared is not None and sizes.get("target_hidden_size", declared) != declared:
+        problems.add(
+            f"the config has target_hidden_size {declared}, but the tensors have {sizes['target_hidden_size']}"
+        )
     sizes["target_hidden_size"] = width
     if width != target.hidden_size:
         problems.add(f"the head was made for a target of hidden size {width}, but this target has {target.hidden_size}")
@@ -268,5 +270,5 @@ def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> in
 
 
 def _eps(flat: Config, problems: Problems) -> float:
-    value = number(flat, "rms_norm_eps", problems, least=0, below=1)
+    value = number(flat, "rms_norm_eps", problems, minimum=0, below=1)
     return 1e-6 if value is None else value

@@ -33,26 +33,26 @@ def share_experts(model: ir.Model, ops: Collection[str] = _EXPERTS) -> None:
     Idle rows and columns beyond a window run through the target too. Their router would select arbitrary experts, whose
     weights would be read for unused results.
     """
-    given = {value.name: value for value in model.graph.inputs}
+    inputs_by_name = {value.name: value for value in model.graph.inputs}
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type in ops]
-    if not layers or not {"input_ids", "window_len"} <= given.keys():
+    if not layers or not {"input_ids", "window_len"} <= inputs_by_name.keys():
         return
     op = Nodes()
-    columns = op.Range(op.constant(0), op.Squeeze(op.Shape(given["input_ids"], start=1)), op.constant(1))
-    lengths = op.Unsqueeze(op.Cast(given["window_len"], to=ir.DataType.INT64), op.constant([1]))
+    columns = op.Range(op.constant(0), op.Squeeze(op.Shape(inputs_by_name["input_ids"], start=1)), op.constant(1))
+    lengths = op.Unsqueeze(op.Cast(inputs_by_name["window_len"], to=ir.DataType.INT64), op.constant([1]))
     holds = op.Reshape(op.Less(columns, lengths), op.constant([-1, 1]))
     first = op.Reshape(op.ArgMax(op.Cast(holds, to=ir.DataType.FLOAT), axis=0), op.constant([1]))
     model.graph.insert_before(model.graph[0], op.nodes)
-    made: dict[ir.Value | None, ir.Value] = {}
+    replacements: dict[ir.Value | None, ir.Value] = {}
     for node in layers:
         experts = node.inputs[1]
-        if experts not in made:
+        if experts not in replacements:
             tape = Nodes()
             shared = tape.Where(holds, experts, tape.Gather(experts, first, axis=0))
             shared.shape, shared.type = experts.shape, experts.type
             model.graph.insert_before(node, tape.nodes)
-            made[experts] = shared
-        node.replace_input_with(1, made[experts])
+            replacements[experts] = shared
+        node.replace_input_with(1, replacements[experts])
 
 
 def fix_cache_length(model: ir.Model, length: int) -> None:

@@ -24,14 +24,14 @@ _LAST_INPUT = contract.TARGET_INPUTS[-1]
 _LEAST = np.array(1e-30, np.float32)  # a lower bound for probabilities, so that their logarithms are finite
 
 
-def apply(model: ir.Model, *, told: str = contract.ANCESTORS) -> None:
+def apply(model: ir.Model, *, tree_input: str = contract.ANCESTORS) -> None:
     """Rewrite the semantic graph of a target, or of a parallel drafter, in place.
 
-    ``told`` is the input that describes a tree to the target: ``ancestors`` or ``skipped``.
+    ``tree_input`` is the input that describes a tree to the target: ``ancestors`` or ``skipped``.
     """
     nodes = {node.op_type: node for node in model.graph}
     if (accepting := nodes.get("AcceptPrefix")) is not None:
-        _verify_trees(model.graph, accepting, told)
+        _verify_trees(model.graph, accepting, tree_input)
     elif "PlaceholderDraft" in nodes and contract.HIDDEN not in [value.name for value in model.graph.inputs]:
         _name_candidates(model.graph)
 
@@ -46,39 +46,39 @@ def skipped_bits(op: Nodes, skipped: ir.Value, columns: ir.Value) -> ir.Value:
     return op.Equal(op.Mod(op.Div(skipped, power), op.constant(2)), op.constant(1))
 
 
-def _verify_trees(graph: ir.Graph, accepting: ir.Node, told: str) -> None:
+def _verify_trees(graph: ir.Graph, accepting: ir.Node, tree_input: str) -> None:
     """Add the ancestors of every column to attention, positions and the acceptance of drafts."""
-    given = {value.name: value for value in graph.inputs}
-    places = {node.inputs[3] for node in graph if node.op_type == "RotaryEmbedding" and len(node.inputs) > 3}
+    inputs_by_name = {value.name: value for value in graph.inputs}
+    position_inputs = {node.inputs[3] for node in graph if node.op_type == "RotaryEmbedding" and len(node.inputs) > 3}
     attending = [node for node in graph if node.op_type == "CachedAttention"]
-    kind, op = contract.TENSORS[told], Nodes()
-    rows, columns = given["input_ids"].shape or ("B", "S")
+    kind, op = contract.TENSORS[tree_input], Nodes()
+    rows, columns = inputs_by_name["input_ids"].shape or ("B", "S")
     sizes = {"B": rows, "S": columns}
     tree = ir.Value(
-        name=told,
+        name=tree_input,
         type=ir.TensorType(ir.DataType[kind.dtype.upper()]),
         shape=ir.Shape([sizes[dim] for dim in kind.dims]),
     )
-    graph.inputs.insert(1 + [*given].index(_LAST_INPUT), tree)
-    ancestors = _ancestors(op, tree) if told == contract.SKIPPED else tree
-    seen = op.ReduceSum(op.Cast(ancestors, to=ir.DataType.INT64), op.constant([2]), keepdims=0)
-    positions = op.Add(op.Unsqueeze(given["start"], op.constant([1])), seen)
+    graph.inputs.insert(1 + [*inputs_by_name].index(_LAST_INPUT), tree)
+    ancestors = _ancestors(op, tree) if tree_input == contract.SKIPPED else tree
+    num_visible = op.ReduceSum(op.Cast(ancestors, to=ir.DataType.INT64), op.constant([2]), keepdims=0)
+    positions = op.Add(op.Unsqueeze(inputs_by_name["start"], op.constant([1])), num_visible)
     positions.type, positions.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([rows, columns])
     inputs = [*accepting.inputs, ancestors]
-    if told == contract.SKIPPED:
-        inputs[5] = _by_depth(op, given, seen)
+    if tree_input == contract.SKIPPED:
+        inputs[5] = _by_depth(op, inputs_by_name, num_visible)
     graph.insert_before(graph[0], op.nodes)
     for node in attending:
         node.resize_inputs(8)
         node.replace_input_with(7, ancestors)
-    for value in places:
+    for value in position_inputs:
         if value is not None:
             value.replace_all_uses_with(positions)
     outputs = [ir.Value(name=each.name, type=each.type, shape=each.shape) for each in accepting.outputs]
     path = ir.Value(name=contract.PATH, type=outputs[0].type, shape=outputs[0].shape)
     walking = ir.Node(DOMAIN, "AcceptTree", inputs, outputs=[*outputs, path], name=accepting.name)
     ir.convenience.replace_nodes_and_values(graph, accepting, [accepting], [walking], [*accepting.outputs], outputs)
-    if told == contract.SKIPPED:
+    if tree_input == contract.SKIPPED:
         graph.outputs.insert(1 + [value.name for value in graph.outputs].index(contract.TARGET_OUTPUTS[-1]), path)
 
 
@@ -93,19 +93,21 @@ def _ancestors(op: Nodes, skipped: ir.Value) -> ir.Value:
     return ancestors
 
 
-def _by_depth(op: Nodes, given: Mapping[str | None, ir.Value], seen: ir.Value) -> ir.Value:
+def _by_depth(op: Nodes, inputs_by_name: Mapping[str | None, ir.Value], num_visible: ir.Value) -> ir.Value:
     """Return the random numbers [B,E] of the positions of drafts; ``uniform`` are those of a chain.
 
     A draft has seen all columns up to the newest token, and its ancestors behind that.
     """
-    uniform, zero = given["uniform"], op.constant(0)
-    newest = op.Sub(op.Sub(given["window_len"], given["draft_len"]), op.constant(1, ir.DataType.INT32))
+    uniform, zero = inputs_by_name["uniform"], op.constant(0)
+    newest = op.Sub(
+        op.Sub(inputs_by_name["window_len"], inputs_by_name["draft_len"]), op.constant(1, ir.DataType.INT32)
+    )
     newest = op.Unsqueeze(op.Cast(newest, to=ir.DataType.INT64), op.constant([1]))
     emitted = op.Squeeze(op.Shape(uniform, start=1), op.constant([0]))
-    width = op.Squeeze(op.Shape(seen, start=1), op.constant([0]))
+    width = op.Squeeze(op.Shape(num_visible, start=1), op.constant([0]))
     column = op.Add(newest, op.Range(zero, emitted, op.constant(1)))
     column = op.Min(op.Max(column, zero), op.Sub(width, op.constant(1)))
-    depth = op.Sub(op.GatherElements(seen, column, axis=1), newest)
+    depth = op.Sub(op.GatherElements(num_visible, column, axis=1), newest)
     depth = op.Min(op.Max(depth, zero), op.Sub(emitted, op.constant(1)))
     numbers = op.GatherElements(uniform, depth, axis=1)
     numbers.type, numbers.shape = uniform.type, uniform.shape
@@ -118,16 +120,16 @@ def _name_candidates(graph: ir.Graph) -> None:
     vocab = logits.shape[-1] if logits.shape is not None else None
     count = min(contract.MOST_CANDIDATES, vocab) if isinstance(vocab, int) else contract.MOST_CANDIDATES
     tape = ir.tape.Tape()
-    most = tape.initializer(ir.tensor([count], name="candidates.count"))
-    least = tape.initializer(ir.tensor(_LEAST, name="candidates.least"))
+    count_tensor = tape.initializer(ir.tensor([count], name="candidates.count"))
+    minimum = tape.initializer(ir.tensor(_LEAST, name="candidates.least"))
     wide = logits if logits.dtype == ir.DataType.FLOAT else tape.op("Cast", [logits], {"to": ir.DataType.FLOAT})
-    likely, ids = tape.op_multi_out("TopK", [tape.op("Softmax", [wide], {"axis": -1}), most], num_outputs=2)
-    scores = tape.op("Log", [tape.op("Max", [likely, least])])
+    likely, ids = tape.op_multi_out("TopK", [tape.op("Softmax", [wide], {"axis": -1}), count_tensor], num_outputs=2)
+    scores = tape.op("Log", [tape.op("Max", [likely, minimum])])
     if (offsets := graph.initializers.get("d2t")) is not None:
         ids = tape.op("Add", [ids, tape.op("Gather", [offsets, ids])])
     else:
         ids = tape.op("Identity", [ids])
-    for initializer in (most, least):
+    for initializer in (count_tensor, minimum):
         graph.register_initializer(initializer)
     graph.extend(tape.nodes)
     leading = [*logits.shape][:-1] if logits.shape is not None else ["B", "K"]

@@ -43,7 +43,7 @@ def split_experts(model: ir.Model) -> dict[str, Cut]:
     cuts: dict[str, Cut] = {}
     for node in tuple(model.graph):
         if node.domain == DOMAIN and node.op_type == "SparseExperts":
-            gate_up, down = (_stored(node.inputs[place]) for place in (_GATE_UP, _DOWN))
+            gate_up, down = (_stored(node.inputs[index]) for index in (_GATE_UP, _DOWN))
             if gate_up and down and _fits(node, gate_up, down):
                 cuts |= _split(model.graph, node, gate_up, down)
     return cuts
@@ -103,16 +103,16 @@ def _split(graph: ir.Graph, node: ir.Node, gate_up: _Stack, down: _Stack) -> dic
     cuts: dict[str, Cut] = {}
     experts, rows, columns = gate_up.shape
     pairs = []
-    for first, half in enumerate(_HALVES):
+    for first, suffix in enumerate(_HALVES):
         cut = Cut(str(gate_up.weight.name), rows, columns, first, len(_HALVES))
-        turned = _turned(op, graph, gate_up, half, cut, cuts)
-        pairs.append(_known(op.Unsqueeze(_back(op, turned), op.constant([2])), turned))
+        transposed = _turned(op, graph, gate_up, suffix, cut, cuts)
+        pairs.append(_known(op.Unsqueeze(_back(op, transposed), op.constant([2])), transposed))
     alternating = _known(op.Concat(*pairs, axis=2), pairs[0])
     stacked = _known(op.Reshape(alternating, op.constant([experts, rows, columns])), pairs[0], gate_up.shape)
     _, width, inner = down.shape
-    turned = _turned(op, graph, down, "turned", Cut(str(down.weight.name), width, inner), cuts)
+    transposed = _turned(op, graph, down, "turned", Cut(str(down.weight.name), width, inner), cuts)
     node.replace_input_with(_GATE_UP, stacked)
-    node.replace_input_with(_DOWN, _back(op, turned))
+    node.replace_input_with(_DOWN, _back(op, transposed))
     graph.insert_before(node, op.nodes)
     for stack in (gate_up, down):
         _remove(graph, stack)
@@ -140,9 +140,9 @@ def _turned(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts
     return result
 
 
-def _back(op: Nodes, turned: ir.Value) -> ir.Value:
-    experts, columns, rows = _shape(turned)
-    return _known(op.Transpose(turned, perm=_TURN), turned, (experts, rows, columns))
+def _back(op: Nodes, transposed: ir.Value) -> ir.Value:
+    experts, columns, rows = _shape(transposed)
+    return _known(op.Transpose(transposed, perm=_TURN), transposed, (experts, rows, columns))
 
 
 def _known(value: ir.Value, like: ir.Value, shape: tuple[int, ...] | None = None) -> ir.Value:

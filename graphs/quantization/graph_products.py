@@ -88,10 +88,10 @@ def source(value: ir.Value | None) -> ir.Value | None:
 def _of_kernel(node: ir.Node) -> list[GraphProduct]:
     """Return the matmuls of a kernel with codes in bytes, one of eight bits or two of four, as its attributes say."""
     level = node.attributes.get_int("accuracy_level", 0)
-    places = (1,) if node.op_type == "MatMulNBits" else (2, 5)
+    indices = (1,) if node.op_type == "MatMulNBits" else (2, 5)
     bits = node.attributes.get_int("bits" if node.op_type == "MatMulNBits" else "expert_weight_bits", 4)
     products = []
-    for weight in (node.inputs[place] for place in places):
+    for weight in (node.inputs[index] for index in indices):
         if weight is not None and is_weight(weight):
             tensor: Any = weight.const_value
             numbers = math.prod(int(dim) for dim in tensor.shape) * 8 // bits
@@ -100,26 +100,26 @@ def _of_kernel(node: ir.Node) -> list[GraphProduct]:
     return products
 
 
-def _of_packed(node: ir.Node, place: int, format: str, rows: int) -> GraphProduct:
+def _of_packed(node: ir.Node, index: int, format: str, rows: int) -> GraphProduct:
     """Return the matmul of a packed matrix, or of a stack of them; the kernel quantizes the other factor to int8."""
-    codes: Any = node.inputs[place]
-    form = node.attributes[format].as_string()
+    codes: Any = node.inputs[index]
+    format_name = node.attributes[format].as_string()
     bits = 8 * int(codes.shape[-1]) // (TILE * BLOCK)
     stacked = [int(dim) for dim in codes.shape[:-3]]
     numbers = math.prod(stacked) * rows * int(codes.shape[-2]) * BLOCK
-    return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers, form)
+    return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers, format_name)
 
 
-def _of_blocks(node: ir.Node, place: int) -> GraphProduct:
+def _of_blocks(node: ir.Node, index: int) -> GraphProduct:
     """Return the matmul of a stack of MXFP4 blocks; the kernel multiplies and adds in float32."""
-    codes: Any = node.inputs[place]
+    codes: Any = node.inputs[index]
     numbers = 2 * math.prod(int(dim) for dim in codes.shape)
     return GraphProduct(str(codes.name), node.op_type, INT4.name, FLOAT32.name, numbers, "mxfp4")
 
 
-def _of_wide(node: ir.Node, place: int, rows: int) -> GraphProduct:
+def _of_wide(node: ir.Node, index: int, rows: int) -> GraphProduct:
     """Return the matmul of a packed float32 matrix, or of a stack; padding rows of the last tile do not count."""
-    matrix: Any = node.inputs[place]
+    matrix: Any = node.inputs[index]
     stacked = [int(dim) for dim in matrix.shape[:-3]]
     numbers = math.prod(stacked) * rows * int(matrix.shape[-2])
     return GraphProduct(str(matrix.name), node.op_type, _name(matrix.dtype), _name(matrix.dtype), numbers)
@@ -144,7 +144,7 @@ def _of_layer(node: ir.Node) -> list[GraphProduct]:
 
     The input of the second matmul is quantized inside the node, if so configured.
     """
-    x, gate, up, down = (node.inputs[place] for place in (0, 3, 4, 5))
+    x, gate, up, down = (node.inputs[index] for index in (0, 3, 4, 5))
     inner = ir.DataType.FLOAT8E4M3FN if node.attributes.get_int("quantization_mode", 0) else None
     products = []
     for factor, other in ((gate, codes_of(x)), (up, codes_of(x)), (down, inner)):

@@ -31,9 +31,9 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
     """
     layers = _layers(model, scales)
     for node in layers:
-        for kind, (place, out) in _KINDS.items():
-            cache, output = node.inputs[place], node.outputs[out]
-            origin = _origin(cache, place, out)
+        for kind, (index, out) in _KINDS.items():
+            cache, output = node.inputs[index], node.outputs[out]
+            origin = _origin(cache, index, out)
             _require_unread(origin, (cache, output), layers, "omit --kv-cache-dtype")
             cache.type = output.type = ir.TensorType(CACHE_TYPE)
             node.attributes[f"{kind}_scale"] = ir.AttrFloat32(f"{kind}_scale", scales[str(origin.name)])
@@ -47,9 +47,9 @@ def lower_cache_precision(model: ir.Model, dtype: str) -> None:
     kind = ir.TensorType(ir.DataType(BY_NAME[dtype].onnx))
     layers = _attention(model)
     for node in layers:
-        for place, out in _KINDS.values():
-            cache, output = node.inputs[place], node.outputs[out]
-            _require_unread(_origin(cache, place, out, _WIDE), (cache, output), layers, _WIDE)
+        for index, out in _KINDS.values():
+            cache, output = node.inputs[index], node.outputs[out]
+            _require_unread(_origin(cache, index, out, _WIDE), (cache, output), layers, _WIDE)
             for each in (cache, output):  # the cache may be the previous layer's
                 if each.shape is not None and each.dtype != kind.dtype:
                     width = cache_width(int(each.shape[-1]), dtype)
@@ -65,8 +65,8 @@ def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
     Attention then gives the same results as with caches of codes. Raises ``BuildError`` as in ``quantize_caches``.
     """
     for node in _layers(model, scales):
-        for kind, (place, out) in _KINDS.items():
-            origin, new = _origin(node.inputs[place], place, out), node.inputs[_NEW[kind]]
+        for kind, (index, out) in _KINDS.items():
+            origin, new = _origin(node.inputs[index], index, out), node.inputs[_NEW[kind]]
             op = Nodes()
             copy = op.Identity(new)  # with its own name, since keys can also be values
             copy.name, copy.shape, copy.type = f"{node.outputs[out].name}.new", new.shape, new.type
@@ -102,7 +102,7 @@ def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Coll
         )
 
 
-def _origin(cache: ir.Value, place: int, out: int, fix: str = "omit --kv-cache-dtype") -> ir.Value:
+def _origin(cache: ir.Value, index: int, out: int, fix: str = "omit --kv-cache-dtype") -> ir.Value:
     """Return the graph input of a cache, through the layers that write to it; ``fix`` is for those of anything else."""
     while (node := cache.producer()) is not None:
         if node.op_type != "CachedAttention" or node.outputs[out] is not cache:
@@ -111,7 +111,7 @@ def _origin(cache: ir.Value, place: int, out: int, fix: str = "omit --kv-cache-d
                 why=f"the cache is the output of {node.op_type}",
                 fix=fix,
             )
-        cache = node.inputs[place]
+        cache = node.inputs[index]
     return cache
 
 

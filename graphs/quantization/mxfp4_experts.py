@@ -47,7 +47,7 @@ def keep_experts(graph: ir.Graph, node: ir.Node) -> dict[str, WeightStream]:
 
 def keepable(node: ir.Node) -> bool:
     """Return True if the ops support a ``SparseExperts``: no other reader of its stacks, both biases, no cubic term."""
-    stacks = [node.inputs[place] for place in (_GATE_UP, _DOWN)]
+    stacks = [node.inputs[index] for index in (_GATE_UP, _DOWN)]
     are_own = all(is_weight(value) and value is not None and len(value.uses()) == 1 for value in stacks)
     has_cube = expert_terms(node)[CUBIC.name] != 0
     return are_own and not has_cube and len(node.inputs) > _DOWN + 2 and None not in node.inputs
@@ -67,9 +67,9 @@ def _blocks(
     """Replace the initializer of a stack by its codes and their exponents."""
     name = str(stack.name)
     del graph.initializers[name]
-    form = (*rows, columns // _BLOCK)
-    codes = streamed(graph, name, (*form, BYTES), ir.DataType.INT8)
-    exponents = streamed(graph, f"{name}_scale", form, ir.DataType.INT8)
+    shape = (*rows, columns // _BLOCK)
+    codes = streamed(graph, name, (*shape, BYTES), ir.DataType.INT8)
+    exponents = streamed(graph, f"{name}_scale", shape, ir.DataType.INT8)
     streams |= {name: WeightStream(name, scales=False), f"{name}_scale": WeightStream(name, scales=True)}
     return codes, exponents
 

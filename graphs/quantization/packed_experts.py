@@ -23,20 +23,20 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
     streams: dict[str, WeightStream] = {}
     packed: list[ir.Value] = []
     attributes: dict[str, int | float | str] = {}
-    for stack, place in STACKS.items():
-        value = node.inputs[place]
+    for stack, index in STACKS.items():
+        value = node.inputs[index]
         if value is None:
             raise ValueError(f"{node.name} has no {stack}")
         name, shape = str(value.name), tuple(int(dim) for dim in value.const_value.shape)
-        form = weights[name].packed
+        format_name = weights[name].packed
         del graph.initializers[name]
         experts, *of_one = shape
-        codes = streamed(graph, name, (experts, *code_shape(form, *of_one)), ir.DataType.UINT8)
-        kind = onnx_type(scale_dtype(form))
-        scales = streamed(graph, f"{name}_scale", (experts, *scale_shape(form, *of_one)), kind)
+        codes = streamed(graph, name, (experts, *code_shape(format_name, *of_one)), ir.DataType.UINT8)
+        kind = onnx_type(scale_dtype(format_name))
+        scales = streamed(graph, f"{name}_scale", (experts, *scale_shape(format_name, *of_one)), kind)
         streams |= {name: WeightStream(name, scales=False), f"{name}_scale": WeightStream(name, scales=True)}
         packed += [codes, scales]
-        attributes[f"{stack}_format"] = form
+        attributes[f"{stack}_format"] = format_name
         attributes["hidden" if stack == "down" else "inner"] = shape[1] if stack == "down" else shape[1] // 2
     replace_experts(graph, node, "QuantizedExperts", packed, attributes | expert_terms(node))
     return streams
@@ -51,11 +51,11 @@ def replace_experts(
     graph: ir.Graph, node: ir.Node, op: str, stacks: Sequence[ir.Value], attributes: Mapping[str, Any]
 ) -> None:
     """Replace a ``SparseExperts`` by another op of this project over packed stacks."""
-    biases = [node.inputs[place] for place in _BIASES if place < len(node.inputs)]
-    made = ir.node(op, [*node.inputs[:3], *stacks, *biases], attributes, domain=DOMAIN)
-    (old,), (new,) = node.outputs, made.outputs
+    biases = [node.inputs[index] for index in _BIASES if index < len(node.inputs)]
+    replacement = ir.node(op, [*node.inputs[:3], *stacks, *biases], attributes, domain=DOMAIN)
+    (old,), (new,) = node.outputs, replacement.outputs
     new.shape, new.type = old.shape, old.type
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [made], [old], [new])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [replacement], [old], [new])
 
 
 def is_experts(node: ir.Node) -> bool:
@@ -65,7 +65,7 @@ def is_experts(node: ir.Node) -> bool:
 
 def packable(node: ir.Node, weights: Mapping[str, QuantizedWeight]) -> bool:
     """Return True if both stacks of a ``SparseExperts`` are to be packed, and nothing else reads them."""
-    stacks = [node.inputs[place] for place in STACKS.values()]
+    stacks = [node.inputs[index] for index in STACKS.values()]
     return all(
         value is not None and _is_packed(str(value.name), weights) and len(value.uses()) == 1 for value in stacks
     )

@@ -30,19 +30,19 @@ def packed_streams(
 
     Other readers of the matrix keep its unquantized form.
     """
-    name, form = str(value.name), weight.packed
+    name, format_name = str(value.name), weight.packed
     rows, columns = (int(dim) for dim in value.const_value.shape)
     readers = {site.reader for site in sites}
     tied = len(value.uses()) > len(readers)
     of_codes, of_scales = f"{name}.codes" if tied else name, f"{name}_scale"
     if not tied:
         del graph.initializers[name]
-    codes = streamed(graph, of_codes, code_shape(form, rows, columns), ir.DataType.UINT8)
-    kind = onnx_type(scale_dtype(form))
-    scales = streamed(graph, of_scales, scale_shape(form, rows, columns), kind)
+    codes = streamed(graph, of_codes, code_shape(format_name, rows, columns), ir.DataType.UINT8)
+    kind = onnx_type(scale_dtype(format_name))
+    scales = streamed(graph, of_scales, scale_shape(format_name, rows, columns), kind)
 
     def replacement(site: Site) -> ir.Node:
-        attributes: dict[str, Any] = {"format": form, "rows": rows}
+        attributes: dict[str, Any] = {"format": format_name, "rows": rows}
         if site.gathers:
             attributes["columns"] = columns
             return ir.node("QuantizedEmbedding", [site.node.inputs[1], codes, scales], attributes, domain=DOMAIN)
@@ -53,7 +53,7 @@ def packed_streams(
 
 
 def packed_runs(
-    form: str,
+    format_name: str,
     runs: Iterable[Any],
     row: tuple[int, ...],
     *,
@@ -67,7 +67,7 @@ def packed_runs(
     matrix's name, for errors.
     """
     pack: Callable[[str, Any], Any] = partial(pack_scales, weight=weight) if scales else pack_codes
-    yield from each(lambda rows: pack(form, rows), whole_tiles(run.reshape(-1, *row) for run in runs))
+    yield from each(lambda rows: pack(format_name, rows), whole_tiles(run.reshape(-1, *row) for run in runs))
 
 
 def whole_tiles(runs: Iterable[Any]) -> Iterator[Any]:
@@ -75,10 +75,10 @@ def whole_tiles(runs: Iterable[Any]) -> Iterator[Any]:
     rest: Any = None
     for run in runs:
         rows = run if rest is None or not len(rest) else np.concatenate([rest, run])
-        whole = len(rows) // TILE * TILE
-        rest = rows[whole:]
-        if whole:
-            yield rows[:whole]
+        num_whole = len(rows) // TILE * TILE
+        rest = rows[num_whole:]
+        if num_whole:
+            yield rows[:num_whole]
     if rest is not None and len(rest):
         yield rest
 

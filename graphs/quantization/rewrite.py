@@ -29,8 +29,8 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
     ``gathered``.
     """
     candidates = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
-    named = [site for site in candidates if site.weight.name in weights]
-    sites = [site for site in named if not site.gathers or weights[str(site.weight.name)].gathered]
+    selected = [site for site in candidates if site.weight.name in weights]
+    sites = [site for site in selected if not site.gathers or weights[str(site.weight.name)].gathered]
     refused = {str(site.weight.name): site.fault for site in sites if site.fault}
     absent = weights.keys() - {site.weight.name for site in sites}
     refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies by it in a supported form")
@@ -59,7 +59,7 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
 
 
 def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str, WeightStream]:
-    order = {node: place for place, node in enumerate(graph)}
+    order = {node: index for index, node in enumerate(graph)}
     readers: dict[ir.Value, list[Site]] = {}
     for site in sites:
         readers.setdefault(site.weight, []).append(site)
@@ -79,15 +79,15 @@ def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str,
         codes = streamed(graph, of_codes, stored_shape, onnx_type(weight.codes))
         scales = streamed(graph, of_scales, scale_shape(weight), scale_dtype(weight, wide))
         result = dequantized(op, codes, scales, weight, wide)
-        whole = weight.input is not None and weight.input.block > 0  # like the inputs, which are padded as well
-        if not whole:
+        is_padded = weight.input is not None and weight.input.block > 0  # like the inputs, which are padded as well
+        if not is_padded:
             result = shortened(op, result, shape[-1])
         nodes = [site.reader for site in group]
         graph.insert_before(min(nodes, key=order.__getitem__), op.nodes)
-        for reader, place in tuple(value.uses()):
+        for reader, index in tuple(value.uses()):
             if reader in nodes:
-                reader.replace_input_with(place, result)
-                if whole and reader.op_type == "Transpose":
+                reader.replace_input_with(index, result)
+                if is_padded and reader.op_type == "Transpose":
                     reader.outputs[0].shape = ir.Shape(stored_shape[::-1])
         streams |= {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
     return streams

@@ -94,4 +94,4 @@ def is_weight(value: ir.Value | None) -> bool:
 
 
 def _only_products(node: ir.Node) -> bool:
-    return all(user.op_type == "MatMul" and place == 1 for user, place in node.outputs[0].uses())
+    return all(user.op_type == "MatMul" and index == 1 for user, index in node.outputs[0].uses())

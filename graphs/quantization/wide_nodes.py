@@ -83,7 +83,7 @@ def _pack(graph: ir.Graph, value: ir.Value, sites: list[Site]) -> None:
 
 def _is_wide(node: ir.Node) -> bool:
     """Return True if both stacks of a ``SparseExperts`` are float32, and nothing else reads them."""
-    stacks = [node.inputs[place] for place in STACKS.values()]
+    stacks = [node.inputs[index] for index in STACKS.values()]
     return not inner_codes(node) and all(
         is_weight(value) and value.const_value.dtype == ir.DataType.FLOAT and len(value.uses()) == 1
         for value in stacks
@@ -94,8 +94,8 @@ def _is_wide(node: ir.Node) -> bool:
 def _pack_experts(graph: ir.Graph, node: ir.Node) -> dict[str, Shape]:
     packed: dict[str, Shape] = {}
     stacks = []
-    for place in STACKS.values():
-        value: Any = node.inputs[place]
+    for index in STACKS.values():
+        value: Any = node.inputs[index]
         name, shape = str(value.name), tuple(int(dim) for dim in value.const_value.shape)
         del graph.initializers[name]
         experts, *of_one = shape

@@ -21,8 +21,8 @@ FAMILIES: tuple[Family, ...] = (Llama(), Qwen3(), Qwen3Moe(), GptOss(), Gemma4()
 
 def family_for(config: Mapping[str, Any]) -> Family:
     """Return the family for ``config["architectures"]``. Raises ``BuildError`` listing the supported ones."""
-    stated = config.get("architectures")
-    names = [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
+    declared = config.get("architectures")
+    names = [name for name in declared if isinstance(name, str)] if isinstance(declared, list) else []
     for family in FAMILIES:
         if any(name in family.architectures for name in names):
             return family

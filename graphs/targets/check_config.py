@@ -62,7 +62,7 @@ def check_config(text: Config, entries: Entries, file: str) -> None:
         positive(text, name, problems)
     for name in _SWITCHES:
         flag(text, name, problems)
-    number(text, "rms_norm_eps", problems, least=0, below=1)
+    number(text, "rms_norm_eps", problems, minimum=0, below=1)
     for name in _ABOVE_ZERO:
         if text.get(name) is not None and not is_positive(text[name]):
             problems.add(f"config entry {name} must be a positive number, not {shown(repr(text[name]))}")
@@ -117,29 +117,29 @@ def _check_attention(text: Config, problems: Problems) -> None:
 
 
 def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Problems) -> None:
-    stated = text.get("per_layer_config")
-    if stated is None:
+    declared = text.get("per_layer_config")
+    if declared is None:
         return
-    if not isinstance(stated, Mapping) or not all(isinstance(entries, Mapping) for entries in stated.values()):
-        problems.add(f"config entry per_layer_config must map layers to objects, not be {shown(repr(stated))}")
+    if not isinstance(declared, Mapping) or not all(isinstance(entries, Mapping) for entries in declared.values()):
+        problems.add(f"config entry per_layer_config must map layers to objects, not be {shown(repr(declared))}")
         return
-    known = [int(key) for key in stated if str(key).isascii() and str(key).isdigit() and len(str(key)) < 9]
-    if len(set(known)) != len(stated) or not all(layer < layers for layer in known):
+    known = [int(key) for key in declared if str(key).isascii() and str(key).isdigit() and len(str(key)) < 9]
+    if len(set(known)) != len(declared) or not all(layer < layers for layer in known):
         problems.add(
             f"the keys of config entry per_layer_config must be layers from 0 to {layers - 1}, "
-            f"not {shown(', '.join(stated))}"
+            f"not {shown(', '.join(declared))}"
         )
-    others = sorted({str(name) for entries in stated.values() for name in entries} - set(served))
+    others = sorted({str(name) for entries in declared.values() for name in entries} - set(served))
     if others:
         problems.add(
             f"config entry per_layer_config sets {', '.join(map(shown, others))}: "
             + (f"only {', '.join(served)} may differ between layers" if served else "layers must not differ")
         )
-    for key, entries in stated.items():
+    for key, entries in declared.items():
         for name in (name for name in served if name in entries):
-            place = f"per_layer_config.{shown(str(key))}."
-            if positive(entries, name, problems, place) is None and entries[name] is None:
-                problems.add(f"config entry {place}{name} must be a positive integer, not None")
+            prefix = f"per_layer_config.{shown(str(key))}."
+            if positive(entries, name, problems, prefix) is None and entries[name] is None:
+                problems.add(f"config entry {prefix}{name} must be a positive integer, not None")
 
 
 def _check_rope(text: Config, kinds: Sequence[str], problems: Problems) -> None:
@@ -149,18 +149,18 @@ def _check_rope(text: Config, kinds: Sequence[str], problems: Problems) -> None:
     if text.get("partial_rotary_factor") not in (None, 1):
         problems.add(_partial(text["partial_rotary_factor"]))
     for name in ("rope_parameters", "rope_scaling"):
-        stated = text.get(name)
-        if stated is None:
+        declared = text.get(name)
+        if declared is None:
             continue
-        if not isinstance(stated, Mapping):
-            problems.add(f"config entry {name} must be an object, not {shown(repr(stated))}")
+        if not isinstance(declared, Mapping):
+            problems.add(f"config entry {name} must be an object, not {shown(repr(declared))}")
             continue
-        nested = {f"{name} of {kind}": value for kind, value in stated.items() if isinstance(value, Mapping)}
-        for where, rope in (nested or {name: stated}).items():
-            _check_one_rope(rope, where, kinds, problems)
+        nested = {f"{name} of {kind}": value for kind, value in declared.items() if isinstance(value, Mapping)}
+        for path, rope in (nested or {name: declared}).items():
+            _check_one_rope(rope, path, kinds, problems)
 
 
-def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Problems) -> None:
+def _check_one_rope(rope: Config, path: str, kinds: Sequence[str], problems: Problems) -> None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if isinstance(kind, str) and kind in _CHANGING:
         problems.add(
@@ -170,11 +170,11 @@ def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Pr
         return
     if not isinstance(kind, str) or kind not in kinds:
         problems.add(
-            f"RoPE type {shown(repr(kind))} of {shown(where)} is not supported; the supported types are "
+            f"RoPE type {shown(repr(kind))} of {shown(path)} is not supported; the supported types are "
             f"{', '.join(kinds)}"
         )
         return
-    _check_theta(rope, where, problems)
+    _check_theta(rope, path, problems)
     partial = rope.get("partial_rotary_factor")
     if partial not in (None, 1) and (kind in ROPE_NEEDS or not is_positive(partial) or partial > 1):
         problems.add(_partial(partial))
@@ -183,9 +183,9 @@ def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Pr
     rope_numbers(rope, kind, needs, problems)
 
 
-def _check_theta(stated: Config, where: str, problems: Problems) -> None:
-    if "rope_theta" in stated and not is_positive(stated["rope_theta"]):
-        problems.add(f"{where} rope_theta must be a positive number, not {shown(repr(stated['rope_theta']))}")
+def _check_theta(declared: Config, path: str, problems: Problems) -> None:
+    if "rope_theta" in declared and not is_positive(declared["rope_theta"]):
+        problems.add(f"{path} rope_theta must be a positive number, not {shown(repr(declared['rope_theta']))}")
 
 
 def _partial(factor: Any) -> str:

@@ -58,7 +58,7 @@ class Gemma4(Family):
             "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
             "num_kv_shared_layers": "layers that share another layer's cache (E2B, E4B)",
         }
-        extras = [what for entry, what in parts.items() if text.get(entry)]
+        extras = [part for entry, part in parts.items() if text.get(entry)]
         if extras:
             raise BuildError(
                 f"this Gemma-4 variant is not supported: it has {', '.join(extras)}",
@@ -79,14 +79,14 @@ class Gemma4(Family):
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the configured kinds, else five sliding layers, then a full one; the last is always full."""
         layers = text["num_hidden_layers"]
-        stated = text.get("layer_types") or ["sliding_attention" if (i + 1) % 6 else _FULL for i in range(layers)]
-        return (*stated[:-1], _FULL)
+        declared = text.get("layer_types") or ["sliding_attention" if (i + 1) % 6 else _FULL for i in range(layers)]
+        return (*declared[:-1], _FULL)
 
     def caches(self, text: Config) -> tuple[CacheSpec, ...]:
         """Return the cache of every layer. Full layers have other heads, set once or (transformers 5) by layer."""
         sliding = {name: text[name] for name in _LAYER_SIZES}
-        stated = text.get("per_layer_config")
-        by_layer = self._full_layers(text) if stated is None else _by_layer(stated)
+        declared = text.get("per_layer_config")
+        by_layer = self._full_layers(text) if declared is None else _by_layer(declared)
         sizes = ({**sliding, **by_layer.get(i, {})} for i in range(text["num_hidden_layers"]))
         return tuple(CacheSpec(size["num_key_value_heads"], size["head_dim"]) for size in sizes)
 
@@ -103,8 +103,8 @@ class Gemma4(Family):
         """Keep the settings of each kept layer."""
         text = super().keeping(config, layers)
         if text.get("per_layer_config") is not None:
-            stated = _by_layer(text["per_layer_config"])
-            text["per_layer_config"] = {str(new): stated[old] for new, old in enumerate(layers) if old in stated}
+            declared = _by_layer(text["per_layer_config"])
+            text["per_layer_config"] = {str(new): declared[old] for new, old in enumerate(layers) if old in declared}
         return text
 
     def load(self, folder: Path, config: Config) -> Any:
@@ -114,12 +114,12 @@ class Gemma4(Family):
         import torch
         import transformers
 
-        whole = transformers.Gemma4ForConditionalGeneration.from_pretrained(
+        model = transformers.Gemma4ForConditionalGeneration.from_pretrained(
             str(folder), dtype=torch.float32, attn_implementation="eager"
         )
         with torch.device("meta"):
-            decoder = self.model_class()(whole.config.text_config)
-        decoder.model, decoder.lm_head = whole.model.language_model, whole.lm_head
+            decoder = self.model_class()(model.config.text_config)
+        decoder.model, decoder.lm_head = model.model.language_model, model.lm_head
         return decoder.eval()
 
     def tied(self, config: Config) -> Mapping[str, str]:
@@ -153,6 +153,6 @@ class Gemma4(Family):
         embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale)
 
 
-def _by_layer(stated: Config) -> dict[int, Config]:
+def _by_layer(declared: Config) -> dict[int, Config]:
     """Return the settings by layer. transformers pads layer numbers with zeros if there are more than ten."""
-    return {int(layer): sizes for layer, sizes in stated.items()}
+    return {int(layer): sizes for layer, sizes in declared.items()}

@@ -33,21 +33,21 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
         "num_key_value_heads": kinds.get(True, kinds.get(False)),
         "num_global_key_value_heads": kinds.get(False) if shared else None,
         "attention_k_eq_v": bool(shared),
-        "enable_moe_block": bool(facts.said.get("expert_count")),
+        "enable_moe_block": bool(facts.metadata.get("expert_count")),
         "rope_parameters": {
             _FULL: {
                 "rope_type": "proportional",
                 "partial_rotary_factor": _rotated(facts.divisors),
-                "rope_theta": facts.said.get("rope.freq_base"),
+                "rope_theta": facts.metadata.get("rope.freq_base"),
             },
-            _SLIDING: {"rope_type": "default", "rope_theta": facts.said.get("rope.freq_base_swa")},
+            _SLIDING: {"rope_type": "default", "rope_theta": facts.metadata.get("rope.freq_base_swa")},
         },
     }
 
 
 def _by_layer(facts: GgufFacts, key: str) -> list[Any]:
     """Return one value per layer; a single value applies to all."""
-    value, layers = facts.said.get(key), facts.layers()
+    value, layers = facts.metadata.get(key), facts.layers()
     every = value if isinstance(value, list) else [value] * len(layers)
     if len(every) != len(layers) or not every or any(type(each) not in (int, bool) for each in every):
         raise BuildError(
@@ -65,20 +65,20 @@ def _rotated(divisors: tuple[float, ...]) -> float:
             why="this tensor defines which frequencies rotate",
             fix=_OTHER,
         )
-    kept = sum(divisor == 1 for divisor in divisors)
+    num_rotated = sum(divisor == 1 for divisor in divisors)
     if other := [divisor for divisor in divisors if not (divisor == 1 or divisor >= _NEVER)]:
         raise BuildError(
             f"rope_freqs.weight has the value {other[0]:g}",
             why="for Gemma-4, each value must be 1 or at least 1e20",
             fix=_OTHER,
         )
-    if not kept:
+    if not num_rotated:
         raise BuildError(
             "rope_freqs.weight has no value that is 1",
             why="no frequency of a full-attention layer would rotate",
             fix=_OTHER,
         )
-    return kept / len(divisors)
+    return num_rotated / len(divisors)
 
 
 _NEVER = 1e20  # a divisor that stops rotation within any text

@@ -60,13 +60,13 @@ class GgufFacts:
     ``divisors`` divide the frequencies of the rotary embedding, if the file has them.
     """
 
-    said: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     names: frozenset[str]
     divisors: tuple[float, ...] = ()
 
     def layers(self) -> range:
         """The layer indices; empty if the number is unknown."""
-        count = self.said.get("block_count")
+        count = self.metadata.get("block_count")
         return range(count if type(count) is int and 0 < count <= _MOST_LAYERS else 0)
 
 
@@ -81,7 +81,7 @@ class GgufNaming:
     model has them half a head apart. ``scales`` are the model's names of parameters that a file calls the scale of a
     module. ``refused`` are keys that make it a different model unless they are 0.
     ``settings`` are added to the configuration, and so is the result of ``entries`` for a file, which may raise
-    ``BuildError``. ``own_rope``: these entries include the rotary embedding. ``ends`` are tokens that end a turn,
+    ``BuildError``. ``own_rope``: these entries include the rotary embedding. ``end_keys`` are tokens that end a turn,
     besides those that a file names.
     """
 
@@ -97,7 +97,7 @@ class GgufNaming:
     as_stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     entries: Callable[[GgufFacts], Mapping[str, Any]] = _nothing
     own_rope: bool = False
-    ends: tuple[str, ...] = ()
+    end_keys: tuple[str, ...] = ()
 
     def canonical(self, name: str) -> str | None:
         """Return the model's name of a tensor in a file; None if the family has none."""

@@ -28,8 +28,8 @@ class GptOss(Family):
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the configured kinds, else sliding and full in turn."""
         layers = range(text["num_hidden_layers"])
-        stated = text.get("layer_types")
-        return tuple(stated or ("full_attention" if i % 2 else "sliding_attention" for i in layers))
+        declared = text.get("layer_types")
+        return tuple(declared or ("full_attention" if i % 2 else "sliding_attention" for i in layers))
 
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
         """Transpose expert weights. The MXFP4 reader already presents its blocks in the same layout."""

@@ -14,19 +14,19 @@ _DENSE = ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 
 def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
     """Return the rotary embedding. Raises ``BuildError`` for one that is not YaRN's."""
-    said = {key: facts.said.get(f"rope.scaling.{key}") for key in ("type", "factor", "original_context_length")}
-    if said["type"] != "yarn":
+    scaling = {key: facts.metadata.get(f"rope.scaling.{key}") for key in ("type", "factor", "original_context_length")}
+    if scaling["type"] != "yarn":
         raise BuildError(
-            f"gpt-oss.rope.scaling.type is {shown(repr(said['type']))}",
+            f"gpt-oss.rope.scaling.type is {shown(repr(scaling['type']))}",
             why="the model was trained with YaRN",
             fix="use the model's safetensors checkpoint",
         )
     return {
         "rope_parameters": {
             "rope_type": "yarn",
-            "rope_theta": facts.said.get("rope.freq_base"),
-            "factor": said["factor"],
-            "original_max_position_embeddings": said["original_context_length"],
+            "rope_theta": facts.metadata.get("rope.freq_base"),
+            "factor": scaling["factor"],
+            "original_max_position_embeddings": scaling["original_context_length"],
             "beta_fast": 32.0,  # as in llama.cpp
             "beta_slow": 1.0,
             "truncate": False,
@@ -58,5 +58,5 @@ NAMING = GgufNaming(
     },
     entries=_of_gguf,
     own_rope=True,
-    ends=("<|return|>", "<|call|>", "<|endoftext|>"),
+    end_keys=("<|return|>", "<|call|>", "<|endoftext|>"),
 )

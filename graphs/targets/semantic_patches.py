@@ -62,10 +62,11 @@ def attend(
     """Run ``CachedAttention`` of one layer, q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and update the window's caches."""
     caches = (window.k_caches[layer], window.v_caches[layer])
     wide = (0.0, 0.0, 0, 0)  # neither codes nor float16; quantization sets them later
-    (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
-    if (heads, head_dim) != (kept, kept_dim):
+    (heads, head_dim), (cache_heads, cache_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
+    if (heads, head_dim) != (cache_heads, cache_dim):
         raise BuildError(
-            f"layer {layer} has {heads} key heads of size {head_dim}, but config.json gives {kept} of size {kept_dim}",
+            f"layer {layer} has {heads} key heads of size {head_dim}, but config.json gives {cache_heads} of size "
+            f"{cache_dim}",
             why="this model family does not support this configuration",
             fix="report the config.json of this checkpoint",
         )

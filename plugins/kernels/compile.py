@@ -83,13 +83,13 @@ def nvcc_version(nvcc: Path) -> str:
 def _wheel_nvcc() -> str | None:
     """Return nvcc from the package nvidia-cuda-nvcc, newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")
-    roots = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    roots = [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
     paths = [path for root in roots for path in root.glob("cu*/bin/nvcc")]
     newest = sorted(paths, key=lambda path: int(re.sub(r"\D", "", path.parts[-3]) or 0))
     return str(newest[-1]) if newest else None
 
 
-def _run(command: list[str], folder: str | None, complaint: str) -> str:
+def _run(command: list[str], folder: str | None, message: str) -> str:
     """Return everything the command printed."""
     try:
         process = subprocess.run(
@@ -110,8 +110,8 @@ def _run(command: list[str], folder: str | None, complaint: str) -> str:
         return process.stdout
     lines = process.stdout.strip().splitlines()
     if re.search(r"host compiler|(gcc|g\+\+): not found", process.stdout):
-        raise EnvironmentProblem(f"{complaint}: no C++ compiler was found", why=_tail(lines), fix="install g++")
-    raise BuildError(complaint, why=_tail(lines), fix="use an nvcc that supports this GPU (12.8 or newer)")
+        raise EnvironmentProblem(f"{message}: no C++ compiler was found", why=_tail(lines), fix="install g++")
+    raise BuildError(message, why=_tail(lines), fix="use an nvcc that supports this GPU (12.8 or newer)")
 
 
 def _tail(lines: list[str]) -> str:
@@ -131,8 +131,8 @@ def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
     program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{op.folder}.cu".encode(), 0, [], []))
     try:
         # With a driver present, NVRTC keeps what it compiled, and its log then lacks the statistics.
-        given = f"-arch=sm_{sm}", *OPTIONS, "--no-cache", "--ptxas-options=-v"
-        options = [option.encode() for option in given]
+        arguments = f"-arch=sm_{sm}", *OPTIONS, "--no-cache", "--ptxas-options=-v"
+        options = [option.encode() for option in arguments]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _log(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -176,9 +176,9 @@ def nvrtc_version(nvrtc: Any) -> str:
     return f"{major}.{minor}"
 
 
-def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
     """Return the result of a call. A failure here is not caused by the kernel's source."""
-    status, *values = answer
+    status, *values = result
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise EnvironmentProblem(f"NVRTC failed: {status.name}", fix="reinstall nvidia-cuda-nvrtc")
     return values[0] if values else None
@@ -190,10 +190,10 @@ def _log(nvrtc: Any, program: Any) -> str:
     return raw.rstrip(b"\0").decode(errors="replace")
 
 
-def _refused(nvrtc: Any, complaint: str, log: str, status: Any) -> NoReturn:
+def _refused(nvrtc: Any, message: str, log: str, status: Any) -> NoReturn:
     if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
-        raise EnvironmentProblem(complaint, why=_tail(log.splitlines()), fix="install a newer nvidia-cuda-nvrtc")
-    raise BuildError(complaint, why=_tail(log.splitlines()) or status.name, fix=REPORT)
+        raise EnvironmentProblem(message, why=_tail(log.splitlines()), fix="install a newer nvidia-cuda-nvrtc")
+    raise BuildError(message, why=_tail(log.splitlines()) or status.name, fix=REPORT)
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")

@@ -102,30 +102,30 @@ class Launcher:
         self.op, self.sm = op, sm
         self._driver = driver = load_driver()
         self._code = code  # the driver may read from it while the library is loaded
-        what = f"cannot load the kernel of {op.name} for sm_{sm}"
+        message = f"cannot load the kernel of {op.name} for sm_{sm}"
         library = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
-        self._library = _checked(driver, library, what)
-        self._entries = {name: self._entry(name, what) for name in entries(op)}
+        self._library = _checked(driver, library, message)
+        self._entries = {name: self._entry(name, message) for name in entries(op)}
 
-    def _entry(self, name: str, what: str) -> _Entry:
+    def _entry(self, name: str, message: str) -> _Entry:
         driver = self._driver
-        kernel = _checked(driver, driver.cuLibraryGetKernel(self._library, name.encode()), f"{what}: entry {name}")
+        kernel = _checked(driver, driver.cuLibraryGetKernel(self._library, name.encode()), f"{message}: entry {name}")
         # Load it into the current context now: the first launch may be under graph capture, where loading is not
         # allowed.
-        function = _checked(driver, driver.cuKernelGetFunction(kernel), what)
+        function = _checked(driver, driver.cuKernelGetFunction(kernel), message)
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
-        width = int(_checked(driver, driver.cuFuncGetAttribute(attribute, function), what))
+        width = int(_checked(driver, driver.cuFuncGetAttribute(attribute, function), message))
         cluster = _cluster(self.op, self.sm)
         if width and width != cluster:
             raise BuildError(
-                f"{what}: the kernel was compiled for clusters of {width} blocks, but its spec requires {cluster}",
+                f"{message}: the kernel was compiled for clusters of {width} blocks, but its spec requires {cluster}",
                 fix=_AGAIN,
             )
-        sizes = self._parameter_sizes(kernel, what)
+        sizes = self._parameter_sizes(kernel, message)
         spec_sizes = self._expected_sizes()
         if sizes != spec_sizes:
             raise BuildError(
-                f"{what}: the kernel's parameters have {sizes} bytes, but its spec requires {spec_sizes}", fix=_AGAIN
+                f"{message}: the kernel's parameters have {sizes} bytes, but its spec requires {spec_sizes}", fix=_AGAIN
             )
         return _Entry(kernel, compiled_cluster=bool(width))
 
@@ -133,13 +133,13 @@ class Launcher:
         pointers = ([8] * len(self.op.inputs), [8] * len(self.op.outputs))
         return [*pointers[0], *[4] * len(kernel_of(self.op).scalars), *pointers[1]]
 
-    def _parameter_sizes(self, kernel: Any, what: str) -> list[int]:
+    def _parameter_sizes(self, kernel: Any, message: str) -> list[int]:
         sizes: list[int] = []
         while True:
             status, *values = self._driver.cuKernelGetParamInfo(kernel, len(sizes))
             if status == self._driver.CUresult.CUDA_ERROR_INVALID_VALUE:  # one past the last parameter
                 return sizes
-            _checked(self._driver, (status,), what)
+            _checked(self._driver, (status,), message)
             sizes.append(int(values[1]))
 
     def launch(
@@ -206,13 +206,13 @@ class _Entry:
     compiled_cluster: bool
 
 
-def _checked(driver: Any, answer: tuple[Any, ...], what: str) -> Any:
+def _checked(driver: Any, result: tuple[Any, ...], message: str) -> Any:
     """Return the value of a driver call; a failure raises ``EnvironmentProblem``."""
-    status, *values = answer
+    status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
         words = text.decode() if text else "unknown error"
         raise EnvironmentProblem(
-            what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor` to check the driver and GPU"
+            message, why=f"{status.name}: {words}", fix="run `peagle-compile doctor` to check the driver and GPU"
         )
     return values[0] if values else None

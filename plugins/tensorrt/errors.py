@@ -18,10 +18,10 @@ def clear() -> None:
     _last = None
 
 
-def record(error: Exception, where: str) -> PeagleError:
-    """Keep an error for ``last``; other exception types are wrapped in a project error with ``where`` as context."""
+def record(error: Exception, location: str) -> PeagleError:
+    """Keep an error for ``last``; other exception types are wrapped in a project error with ``location`` as context."""
     global _last
     if not isinstance(error, PeagleError):
-        error = BuildError(f"{where} failed", why=f"{type(error).__name__}: {error}", fix=REPORT)
+        error = BuildError(f"{location} failed", why=f"{type(error).__name__}: {error}", fix=REPORT)
     _last = error
     return error

@@ -43,7 +43,7 @@ class LinkState:
     why: str = ""
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """True if the parser finds the library, or does not need the link because the installation is not a wheel."""
         return self.state in ("present", "cured", "absent")
 
@@ -58,7 +58,7 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     if not is_installed(name):
         raise EnvironmentProblem(f"{title} is not installed", why=f"Python cannot find the module {name}", fix=fix)
     link = repair_link() if product == "tensorrt-rtx" else LinkState("absent")
-    if parser and not link.usable:
+    if parser and not link.is_usable:
         raise _cannot(link)
     try:
         module = importlib.import_module(name)
@@ -86,9 +86,9 @@ def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
     if os.name != "posix" or (folder / _LINK).exists():
         return LinkState("present", folder)
     variables = os.environ if environment is None else environment
-    for place in filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")):
-        if (Path(place) / _LINK).exists():
-            return LinkState("present", Path(place))
+    for path in filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")):
+        if (Path(path) / _LINK).exists():
+            return LinkState("present", Path(path))
     if _library(folder) is None:
         return LinkState("cannot", folder, f"the wheel is damaged: it has no {_LINK}.1")
     if not os.access(folder, os.W_OK):
@@ -116,7 +116,7 @@ def child_environment(folder: Path) -> dict[str, str]:
     mapping if nothing is needed. Raises ``EnvironmentProblem`` if there is no library to link to.
     """
     state = repair_link()
-    if state.usable:
+    if state.is_usable:
         return {}
     library = _library(state.folder) if state.folder else None
     if library is None:
@@ -129,8 +129,8 @@ def child_environment(folder: Path) -> dict[str, str]:
 
 def _library_folder() -> Path | None:
     spec = importlib.util.find_spec(_LIBRARIES)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(locations[0]) if locations else None
 
 
 def _library(folder: Path) -> Path | None:

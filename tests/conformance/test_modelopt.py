@@ -17,7 +17,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.drafters import torch_reference
@@ -62,7 +62,7 @@ def test_graph_matches_fake_quantization_in_torch(folder: Path, tmp_path: Path) 
     """Inputs rounded as the checkpoint's scales say; to 1e-4 but where a last digit flips a rounding to E4M3."""
     target = Target.open(folder).with_taps()
     spec = target.spec
-    half = target_half(target, RECIPES["fp8"].on("fp32"))
+    half = target_component(target, RECIPES["fp8"].on("fp32"))
     store = StageStore.default()
     traced = graph_stages.trace(store, half, "float32", Quiet())
     done = graph_stages.attach(

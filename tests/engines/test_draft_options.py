@@ -219,8 +219,8 @@ def test_drafter_without_accepted_drafts_is_left_for_another_or_none(
 
 
 def test_drafter_that_is_chosen_for_a_call_gets_as_many_drafts_as_it_has_room_for(loaded: Engine) -> None:
-    drafters = LoadedDrafters(loaded._factory.drafters.own)
+    drafters = LoadedDrafters(loaded._factory.drafters.defaults)
     drafters.add(loaded._factory.drafters._others["noisy"])
     drafters.unfit = lambda: {BUILT_IN}
     chosen = drafters.decoding(None, 4)
-    assert (chosen.drafter_name, chosen.policy.most) == ("noisy", 3)
+    assert (chosen.drafter_name, chosen.policy.max_drafts) == ("noisy", 3)

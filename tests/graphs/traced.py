@@ -14,7 +14,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.packages import export_versions
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import SEMANTIC
-from peagle.compiler.pipeline.model_half import drafter_half, target_half
+from peagle.compiler.pipeline.model_half import drafter_component, target_component
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec
@@ -54,7 +54,7 @@ def semantic(pair: Pair, part: str, dtype: Dtype) -> Path:
     """One half's graph without weights, kept by the session's stage cache, which the tests of whole builds share."""
     _, head = pair.specs()
     target = pair.opened()
-    half = target_half(target) if part == "target" else drafter_half(Checkpoint.open(pair.head), head, target)
+    half = target_component(target) if part == "target" else drafter_component(Checkpoint.open(pair.head), head, target)
     return graph_stages.trace(StageStore.default(), half, dtype, Quiet()).path / SEMANTIC
 
 

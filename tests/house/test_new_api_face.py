@@ -58,7 +58,7 @@ class OllamaResponse(Renderer):
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+    def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         return {**self._said(answers[0].text), **self._end(choices)}
 
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
@@ -123,7 +123,7 @@ def ollama_server(served_engine: Engine) -> Iterator[Server]:
         server = Server(served_engine, settings, port=0)
     server.start()
     yield server
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 
@@ -212,7 +212,7 @@ def test_a_stream_of_a_new_face_that_fails_ends_in_its_own_form(served_engine: E
     try:
         content = _ask(server, prompt=PROMPT, options={"num_predict": 400})[2]
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
     assert server.wait(10)
     assert "--request-timeout" in json.loads(content.splitlines()[-1])["error"]
 

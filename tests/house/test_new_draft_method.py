@@ -162,7 +162,7 @@ def test_the_server_takes_it_and_counts_it(engine: Engine) -> None:
             assert status == 200, content
         counted = dict(line.rsplit(" ", 1) for line in call(server, "GET", "/metrics")[2].decode().splitlines())
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
     told = {
         name: float(counted[f'peagle:draft_method_{name}_total{{method="suffix",model_name="tiny"}}'])

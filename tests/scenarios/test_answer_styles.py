@@ -91,7 +91,7 @@ def _talking(style: Style, talking_engine: Path, folder: Path) -> Iterator[Talki
         server.start()
         with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
             yield Talking(style, engine, server, client)
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 

@@ -15,7 +15,7 @@ from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
@@ -70,7 +70,7 @@ def _wide_target(folder: Path, length: int = 128) -> Path:
 
 
 def _graph_of(target: Target, length: int) -> Path:
-    half, store = target_half(target), StageStore.default()
+    half, store = target_component(target), StageStore.default()
     traced = graph_stages.trace(store, half, "float16", Quiet())
     made = graph_stages.attach(
         store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=length, progress=Quiet()

@@ -222,7 +222,7 @@ def caching_server(request: pytest.FixtureRequest) -> Iterator[Server]:
         server = Server(engine, ServerSettings(MODEL), port=0)
         server.start()
         yield server
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 

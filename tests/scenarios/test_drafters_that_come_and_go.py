@@ -115,7 +115,7 @@ def test_texts_stay_the_same_while_drafters_come_and_go(comings: Comings) -> Non
                     answers += zip(some, sent, strict=True)
                 results = [(body, sent.result()) for body, sent in answers]
         finally:
-            server.stop(at_once=True)
+            server.stop(immediately=True)
             assert server.wait(10)
     assert Counter(status for _, (status, _) in results) == {200: REQUESTS}
     for body, (_, content) in results:

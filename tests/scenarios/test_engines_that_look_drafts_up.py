@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import UsageError
@@ -157,7 +157,7 @@ def test_no_drafts_and_none_that_are_read(cli: Run, tiny_pair: Pair, tmp_path: P
 def test_target_only_plans_give_the_same_text(looking: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in, which the host feeds its drafts."""
     manifest, reference = Manifest.read(looking), Engine.load(looking)
-    half = target_half(Target.open(Path(manifest.target.origin.source)))
+    half = target_component(Target.open(Path(manifest.target.origin.source)))
     graphs = {"target": lowered_half(half, "float32", manifest.shapes.cache_length)}
     engine, device = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), looking, slots=3)
     assert told(engine) == told(reference)

@@ -11,7 +11,7 @@ import pytest
 
 from peagle.compiler.checkpoints import hub
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import UsageError
@@ -216,7 +216,7 @@ def test_any_target_is_fetched_alone(
 def test_target_only_plans_give_the_same_text(plain: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in: profiles, memory and windows without a drafter."""
     manifest, reference = Manifest.read(plain), Engine.load(plain)
-    half = target_half(Target.open(Path(manifest.target.origin.source)))
+    half = target_component(Target.open(Path(manifest.target.origin.source)))
     graphs = {"target": lowered_half(half, "float32", manifest.shapes.cache_length)}
     engine, _ = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), plain, slots=3)
     outputs, expected = (each.generate(PROMPTS, MIXED) for each in (engine, reference))

@@ -10,7 +10,7 @@ import pytest
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
@@ -32,7 +32,7 @@ def fp8_target(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     """The lowered target of a family with caches of codes, and how many layers it has."""
     pair = make_shallow_pair(folder, family)
     spec, _ = pair.specs()
-    half = target_half(pair.opened())
+    half = target_component(pair.opened())
     scales = {f"{kind}_cache.{layer}": 0.02 + layer / 100 for kind in "kv" for layer in range(len(spec.caches))}
     half, store = replace(half, caches=LowPrecisionCaches("fp8", scales)), StageStore.default()
     traced = graph_stages.trace(store, half, width, Quiet())

@@ -10,7 +10,7 @@ from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import Half, drafter_half, target_half
+from peagle.compiler.pipeline.model_half import Component, drafter_component, target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.resources.speed.count_kernels import count_kernels
@@ -28,7 +28,7 @@ _ONE_KERNEL = (PRODUCT, "function", "runtime_fusion", "custom_layer")
 _WITHIN = 0.15
 
 
-def _built(half: Half, out: Path) -> tuple[Path, int]:
+def _built(half: Component, out: Path) -> tuple[Path, int]:
     """The graph of a half, and the steps of a pass in its plan."""
     store = StageStore.default()
     traced = graph_stages.trace(store, half, "float16", Quiet())
@@ -44,7 +44,7 @@ def _built(half: Half, out: Path) -> tuple[Path, int]:
 @pytest.mark.parametrize("family", ["qwen3", pytest.param("gpt-oss", marks=pytest.mark.slow)])
 def test_kernels_counted_in_a_graph_are_about_the_steps_of_its_plan(family: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
-    graph, steps = _built(target_half(make_pair(tmp_path / "pair", family).opened()), tmp_path / "model.plan")
+    graph, steps = _built(target_component(make_pair(tmp_path / "pair", family).opened()), tmp_path / "model.plan")
     assert count_kernels(graph_files.load(graph)) == pytest.approx(steps, rel=_WITHIN)
 
 
@@ -54,7 +54,7 @@ def test_kernels_assumed_of_a_drafter_are_about_the_steps_of_its_plan(tmp_path: 
 
     pair = make_pair(tmp_path / "pair", "qwen3")
     head = pair.specs()[1]
-    half = drafter_half(Checkpoint.open(pair.head), head, pair.opened())
+    half = drafter_component(Checkpoint.open(pair.head), head, pair.opened())
     graph, steps = _built(half, tmp_path / "model.plan")
     assert drafter_work(head, RECIPES["fp16"], TENSORRT).kernels == pytest.approx(steps, rel=_WITHIN)
     assert count_kernels(graph_files.load(graph)) == pytest.approx(steps, rel=2 * _WITHIN)

@@ -20,7 +20,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import Compiled
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.decide_recipe import stored_experts
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
@@ -60,7 +60,7 @@ def attached(folder: Path) -> Callable[[str, bool], Compiled]:
         lowering = LOWERINGS[name] if kept else replace(LOWERINGS["tensorrt"], expert_blocks=())
         target = Target.open(folder).with_taps()
         recipe = RECIPES["fp32"].keeping_experts(stored_experts(target), lowering)
-        half, store = target_half(target, recipe, lowering), StageStore.default()
+        half, store = target_component(target, recipe, lowering), StageStore.default()
         traced = graph_stages.trace(store, half, "float32", Quiet())
         return graph_stages.attach(store, half, traced, lowering=lowering, cache_length=CACHE, progress=Quiet())
 
@@ -139,7 +139,7 @@ def test_blocks_of_a_gguf_file_are_the_same_numbers(tmp_path: Path) -> None:
     target = Target.open(written.file)
     assert stored_experts(target) == "MXFP4"
     lowering = LOWERINGS["tensorrt"]
-    source = target_half(target, RECIPES["fp16"].keeping_experts("MXFP4", lowering), lowering).quantized
+    source = target_component(target, RECIPES["fp16"].keeping_experts("MXFP4", lowering), lowering).quantized
     assert isinstance(source, OnTheFlyQuantizer)
     for stack in STACKS:
         name = f"{EXPERTS}.{stack}"

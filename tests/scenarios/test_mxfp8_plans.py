@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding.numbers_to_codes import rounded
 from peagle.compiler.store.stages import StageStore
@@ -112,7 +112,7 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     def make(family: str) -> Path:
         pair = make_pair(tmp_path_factory.mktemp(family), family)
         recipe = replace(RECIPES["mxfp8"].on("fp16"), allow_wide=("experts",))
-        half = target_half(pair.opened(), recipe, LOWERINGS["tensorrt"])
+        half = target_component(pair.opened(), recipe, LOWERINGS["tensorrt"])
         kept = StageStore.default()
         traced = graph_stages.trace(kept, half, "float16", Quiet())
         made = graph_stages.attach(

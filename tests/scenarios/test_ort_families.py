@@ -15,7 +15,7 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files
@@ -49,7 +49,7 @@ def narrow_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Narro
         @cache
         def compiled(precision: str, lowering: str) -> graph_stages.Compiled:
             kept = StageStore.default()
-            half = target_half(target, RECIPES[precision].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
+            half = target_component(target, RECIPES[precision].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
             stage = graph_stages.trace(kept, half, "float32", Quiet())
             return graph_stages.attach(
                 kept, half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()

@@ -12,7 +12,7 @@ import pytest
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import Half, target_half
+from peagle.compiler.pipeline.model_half import Component, target_component
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES
@@ -50,7 +50,7 @@ def half_of(folder: Path, precision: str, lowering: str) -> OnTheFlyQuantizer:
     return narrow
 
 
-def whole_half(folder: Path, precision: str, lowering: str) -> Half:
+def whole_half(folder: Path, precision: str, lowering: str) -> Component:
     """With a range of its own for every input and expert."""
     opened = Target.open(folder).with_taps()
     needed, draw = opened.skeleton.range_shapes, np.random.default_rng(0)
@@ -60,7 +60,7 @@ def whole_half(folder: Path, precision: str, lowering: str) -> Half:
         {name: np.ones(shape, np.int64) for name, shape in needed.experts.items()},
         Facts("m", "A", opened.checkpoint.fingerprint, {"name": "max"}, "float32", "d", "s", 2, 20, {}),
     )
-    return target_half(opened, RECIPES[precision].on("fp16", LOWERINGS[lowering]), LOWERINGS[lowering], ranges)
+    return target_component(opened, RECIPES[precision].on("fp16", LOWERINGS[lowering]), LOWERINGS[lowering], ranges)
 
 
 def spread(scales: np.ndarray, how: QuantizedWeight, shape: tuple[int, ...]) -> np.ndarray:

@@ -16,7 +16,7 @@ from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
@@ -55,7 +55,7 @@ def layer_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Layer]:
     def make(precision: str, stored: str, length: int = 2048, full: bool = False) -> Layer:
         folder = tmp_path_factory.mktemp("plan")
         recipe = RECIPES[precision].on("bf16") if precision != "bf16" else None
-        half, store = target_half(target(stored, full), recipe), StageStore.default()
+        half, store = target_component(target(stored, full), recipe), StageStore.default()
         traced = graph_stages.trace(store, half, "bfloat16", Quiet())
         tokens = cache_length(length, 8, TENSORRT)
         made = graph_stages.attach(store, half, traced, lowering=TENSORRT, cache_length=tokens, progress=Quiet())

@@ -40,8 +40,8 @@ def useless(answer: str, before: str = "") -> str:
     runs = Counter(_runs(words))
     if sum(count - 1 for count in runs.values()) > _REPEATED * sum(runs.values()):
         return "repeats itself"
-    said = set(_runs(_WORD.findall(before.lower())))
-    if sum(count for run, count in runs.items() if run in said) > _SAID * sum(runs.values()):
+    words_before = set(_runs(_WORD.findall(before.lower())))
+    if sum(count for run, count in runs.items() if run in words_before) > _SAID * sum(runs.values()):
         return "repeats what was said"
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     return "repeats lines" if len(lines) > 8 and len(set(lines)) < 0.7 * len(lines) else ""
@@ -60,7 +60,7 @@ class Dialogue:
     turns: Sequence[str]
     system: str | None
     answer_tokens: int
-    said: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
     attempt: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -68,28 +68,28 @@ class Dialogue:
     def messages(self) -> list[dict[str, str]]:
         """The dialogue so far."""
         begun = [{"role": "system", "content": self.system}] if self.system else []
-        for turn, answer in zip(self.turns, self.said, strict=False):
+        for turn, answer in zip(self.turns, self.answers, strict=False):
             begun += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
         return begun
 
     @property
-    def asked(self) -> list[dict[str, str]]:
+    def next_messages(self) -> list[dict[str, str]]:
         """The messages with the next question."""
-        return [*self.messages, {"role": "user", "content": self.turns[len(self.said)]}]
+        return [*self.messages, {"role": "user", "content": self.turns[len(self.answers)]}]
 
     @property
     def failed(self) -> bool:
         """True if it can no longer become long enough."""
-        return self.attempt >= ATTEMPTS or len(self.said) >= len(self.turns)
+        return self.attempt >= ATTEMPTS or len(self.answers) >= len(self.turns)
 
     def take(self, answer: str) -> None:
         """Append an answer, or count it as unusable."""
-        why = useless(answer, "\n".join(self.said))
+        why = useless(answer, "\n".join(self.answers))
         self.attempt = self.attempt + 1 if why else 0
         if why:
             self.dropped[why] += 1
         else:
-            self.said.append(answer)
+            self.answers.append(answer)
 
 
 def dialogues() -> list[Dialogue]:
@@ -118,8 +118,8 @@ def write(engine: Engine, begun: Sequence[Dialogue], tokens: int, seed: int) -> 
     """
     open_ones = list(begun)
     while open_ones:
-        asked = [engine.submit_chat(each.asked, _params(each, seed)) for each in open_ones]
-        for each, submission in zip(open_ones, asked, strict=True):
+        submissions = [engine.submit_chat(each.next_messages, _params(each, seed)) for each in open_ones]
+        for each, submission in zip(open_ones, submissions, strict=True):
             each.take(_whole(submission.result().text))
         open_ones = [each for each in open_ones if not _long(each, tokens) and not each.failed]
         print(f"{len(open_ones)} of {len(begun)} unfinished", flush=True)
@@ -127,12 +127,12 @@ def write(engine: Engine, begun: Sequence[Dialogue], tokens: int, seed: int) -> 
 
 
 def _params(dialogue: Dialogue, seed: int) -> SamplingParams:
-    drawn = seed * 1_000_000 + dialogue.index * 1000 + len(dialogue.said) * 10 + dialogue.attempt
+    drawn = seed * 1_000_000 + dialogue.index * 1000 + len(dialogue.answers) * 10 + dialogue.attempt
     return SamplingParams(max_tokens=dialogue.answer_tokens, temperature=TEMPERATURE, top_p=TOP_P, seed=drawn)
 
 
 def _long(dialogue: Dialogue, tokens: int) -> bool:
-    return sum(map(least_tokens, dialogue.said)) >= tokens
+    return sum(map(least_tokens, dialogue.answers)) >= tokens
 
 
 def _whole(answer: str) -> str:

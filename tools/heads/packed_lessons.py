@@ -49,7 +49,7 @@ class PackedLessons:
         }
         at = 0
         for start in range(0, len(ordered), READ_AT_ONCE):
-            read = lessons_of(target, ordered[start : start + READ_AT_ONCE], taps, at_once=READ_AT_ONCE)
+            read = lessons_of(target, ordered[start : start + READ_AT_ONCE], taps, rows_at_once=READ_AT_ONCE)
             size = sum(len(lesson.ids) for lesson in read)
             for name, tensor in parts.items():
                 tensor[at : at + size] = torch.cat([getattr(lesson, name) for lesson in read])

@@ -30,9 +30,9 @@ class SparseCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         loss = hidden.new_zeros(())
         first = []
-        at_once = ROWS_AT_ONCE if hidden.device.type == "cpu" else ROWS_AT_ONCE_ON_GPU
-        for start in range(0, len(hidden), at_once):
-            part = slice(start, start + at_once)
+        chunk_rows = ROWS_AT_ONCE if hidden.device.type == "cpu" else ROWS_AT_ONCE_ON_GPU
+        for start in range(0, len(hidden), chunk_rows):
+            part = slice(start, start + chunk_rows)
             rows, ids, wanted = hidden[part].to(dtype), likely[part], share[part]
             logits = (rows @ low.T).float()
             first.append(logits.argmax(-1))

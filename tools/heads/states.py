@@ -38,13 +38,13 @@ class Lesson:
 
 @torch.no_grad()
 def lessons_of(
-    target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...], at_once: int = ROWS_AT_ONCE
+    target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...], rows_at_once: int = ROWS_AT_ONCE
 ) -> list[Lesson]:
-    """Return the lessons of `dialogues` in order; `at_once` of similar length go through the target together."""
+    """Return the lessons of `dialogues` in order; `rows_at_once` of similar length go through the target together."""
     order = sorted(range(len(dialogues)), key=lambda i: len(dialogues[i].ids))
     found: dict[int, Lesson] = {}
-    for first in range(0, len(order), at_once):
-        places = order[first : first + at_once]
+    for first in range(0, len(order), rows_at_once):
+        places = order[first : first + rows_at_once]
         rows = [dialogues[i].ids for i in places]
         lengths = [len(row) for row in rows]
         width = max(lengths)
@@ -54,7 +54,7 @@ def lessons_of(
         real = torch.arange(width, device=ids.device) < torch.tensor(lengths, device=ids.device)[:, None]
         aux = torch.cat([out.hidden_states[tap][real] for tap in taps], -1).to(torch.float16)
         likely, chances = [], []
-        for hidden in out.last_hidden_state[real].split(at_once * TOKENS_PER_ROW):
+        for hidden in out.last_hidden_state[real].split(rows_at_once * TOKENS_PER_ROW):
             logits = target.lm_head(hidden).float()
             best, ranked = logits.topk(LIKELIEST, -1)
             likely.append(ranked.int())

@@ -58,8 +58,8 @@ class Format:
 def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> Settings:
     """Return the quantization settings, empty if none. ``modelopt`` is the content of hf_quant_config.json."""
     text = config.get("text_config")
-    places = (config, text if isinstance(text, Mapping) else {})
-    entry: Any = next((description for place in places for key in _KEYS if (description := place.get(key))), {})
+    configs = (config, text if isinstance(text, Mapping) else {})
+    entry: Any = next((description for each in configs for key in _KEYS if (description := each.get(key))), {})
     of_file = modelopt.get("quantization") or {}
     if not isinstance(entry, Mapping) or not isinstance(of_file, Mapping):
         problems.add(
@@ -71,8 +71,8 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
     settings = {**nested, **entry} if isinstance(nested, Mapping) else dict(entry)
     if not of_file.get("quant_algo") and not of_file.get("kv_cache_quant_algo"):
         return settings
-    stated = {key: value for key, value in of_file.items() if value is not None}
-    both = {"quant_method": "modelopt", **stated, **settings}
+    declared_entries = {key: value for key, value in of_file.items() if value is not None}
+    both = {"quant_method": "modelopt", **declared_entries, **settings}
     if both["quant_method"] != "modelopt" or both.get("quant_algo") != of_file.get("quant_algo"):
         problems.add(
             f"{problems.subject}: config.json and hf_quant_config.json describe different quantizations",
@@ -84,5 +84,5 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
 
 def describe(settings: Settings) -> str:
     """Return the entries that identify a format."""
-    told = [f"{key} {settings[key]!r}" for key in _TELLING if settings.get(key)]
-    return ", ".join(told)[:200] or "no quant_method"
+    entries = [f"{key} {settings[key]!r}" for key in _TELLING if settings.get(key)]
+    return ", ".join(entries)[:200] or "no quant_method"

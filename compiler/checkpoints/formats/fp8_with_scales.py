@@ -185,29 +185,29 @@ def scaled_view(
     misfits: dict[str, list[str]] = defaultdict(list)
     for name, entry in stored.items():
         stacked = stacks and not name.endswith(_WEIGHT)
-        beside = f"{name}_weight{suffix}" if stacked else f"{name}{suffix}"
+        scale_name = f"{name}_weight{suffix}" if stacked else f"{name}{suffix}"
         input_name = f"{name}_{input_scale}" if stacked else f"{name.removesuffix(_WEIGHT)}.{input_scale}"
-        scale = stored.get(beside)
+        scale = stored.get(scale_name)
         if entry.dtype != _FP8:
             if scale and (stacked or name.endswith(_WEIGHT)):
-                misfits["scales of weights that are not FP8"].append(f"{beside} ({entry.dtype})")
+                misfits["scales of weights that are not FP8"].append(f"{scale_name} ({entry.dtype})")
         elif scale is None:
-            misfits["FP8 weights without a scale"].append(f"{name} (no {beside})")
+            misfits["FP8 weights without a scale"].append(f"{name} (no {scale_name})")
         elif scale.dtype not in _SCALE_TYPES:
-            misfits["scales of an unsupported type"].append(f"{beside} ({scale.dtype})")
+            misfits["scales of an unsupported type"].append(f"{scale_name} ({scale.dtype})")
         elif len(entry.shape) != 2 + stacked or not (size := block(entry.shape, scale.shape)):
             misfits["scales with a wrong shape"].append(
-                f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}"
+                f"{scale_name} {list(scale.shape)} for a weight {list(entry.shape)}"
             )
         else:
-            tensors[name] = ScaledFp8(name, entry, beside, scale, size, input_name, stored.get(input_name))
+            tensors[name] = ScaledFp8(name, entry, scale_name, scale, size, input_name, stored.get(input_name))
     weights = {name: weight for name in stored if (weight := _weight_of(name, suffix, stacks))}
     scales = weights.keys() | {each.scale_name for each in tensors.values()}
     if lone := [name for name, weight in weights.items() if weight not in stored]:
         misfits["scales without a weight"] = lone
-    for what, names in misfits.items():
+    for problem, names in misfits.items():
         problems.add(
-            f"{problems.subject} has {len(names)} {what}: {listed(sorted(names))}",
+            f"{problems.subject} has {len(names)} {problem}: {listed(sorted(names))}",
             why=layout,
             fix="download all files of the model again: weights, scales and config.json do not match",
         )

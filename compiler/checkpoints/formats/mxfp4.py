@@ -98,10 +98,10 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
         ],
         "tensors that are also stored unquantized": [name for name in pairs if name in stored],
     }
-    for what, names in misfits.items():
+    for problem, names in misfits.items():
         if names:
             problems.add(
-                f"{problems.subject} has MXFP4 {what}: {listed(sorted(names))}",
+                f"{problems.subject} has MXFP4 {problem}: {listed(sorted(names))}",
                 why="a tensor X is stored as X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
                 fix="download all files of the model again: the files in the folder probably come from different "
                 "versions",

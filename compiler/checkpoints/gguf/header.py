@@ -45,8 +45,8 @@ class GgufHeader:
     @property
     def architecture(self) -> str:
         """The architecture that the file declares; empty if it declares none."""
-        stated = self.metadata.get("general.architecture")
-        return stated if isinstance(stated, str) else ""
+        declared = self.metadata.get("general.architecture")
+        return declared if isinstance(declared, str) else ""
 
 
 def is_gguf(path: Path) -> bool:
@@ -205,23 +205,23 @@ class _Header:
         except UnicodeDecodeError:
             raise damaged(self._path, f"{shown(key)} contains bytes that are not UTF-8: {raw[:20]!r}") from None
 
-    def _name(self, what: str) -> str:
+    def _name(self, noun: str) -> str:
         length = self._number("<Q")
         if not 0 < length <= _MOST_NAME:
-            raise damaged(self._path, f"{what} has a name of {length} bytes; 1 to {_MOST_NAME} are allowed")
+            raise damaged(self._path, f"{noun} has a name of {length} bytes; 1 to {_MOST_NAME} are allowed")
         name = self._take(length).decode(errors="backslashreplace")
         if not name.isprintable() or not name.isascii():
-            raise damaged(self._path, f"{what} has an invalid name: {shown(name)}")
+            raise damaged(self._path, f"{noun} has an invalid name: {shown(name)}")
         return name
 
-    def _count(self, what: str, most: int) -> int:
+    def _count(self, noun: str, maximum: int) -> int:
         count = int(self._number("<Q"))
-        if count > most:
-            raise damaged(self._path, f"the header declares {count} {what}; the limit is {most}")
+        if count > maximum:
+            raise damaged(self._path, f"the header declares {count} {noun}; the limit is {maximum}")
         return count
 
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+    def _number(self, struct_format: str) -> Any:
+        return struct.unpack(struct_format, self._take(struct.calcsize(struct_format)))[0]
 
     def _take(self, count: int) -> bytes:
         if self._at + count > self._size:

@@ -35,12 +35,12 @@ def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
             why="split GGUF files are not supported",
             fix="merge the parts with `llama-gguf-split --merge` of llama.cpp",
         )
-    named = {naming.architecture: (family, naming) for family in FAMILIES for naming in family.gguf}
-    if header.architecture in named:
-        return named[header.architecture]
+    by_architecture = {naming.architecture: (family, naming) for family in FAMILIES for naming in family.gguf}
+    if header.architecture in by_architecture:
+        return by_architecture[header.architecture]
     raise BuildError(
         f"{header.file} has an unsupported architecture: {shown(header.architecture or '(none)')}",
-        why=f"the supported GGUF architectures are {', '.join(named)}",
+        why=f"the supported GGUF architectures are {', '.join(by_architecture)}",
         fix="use a model with one of these architectures, or the safetensors checkpoint of a supported model "
         "(docs/evidence.md)",
     )
@@ -50,9 +50,9 @@ def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
     """Build the decoder's part of the ``config.json`` that the model was published with."""
     family, naming = naming_of(header)
     _refuse(header, naming, problems)
-    said = {entry: _plain(header.metadata.get(f"{naming.architecture}.{key}")) for entry, key in naming.sizes.items()}
+    sizes = {entry: _plain(header.metadata.get(f"{naming.architecture}.{key}")) for entry, key in naming.sizes.items()}
     config: dict[str, Any] = {"architectures": [family.architectures[0]], "model_type": naming.model_type}
-    config |= {entry: value for entry, value in said.items() if value is not None}
+    config |= {entry: value for entry, value in sizes.items() if value is not None}
     if embedding := header.tensors.get(_EMBEDDING):
         config["vocab_size"] = embedding.shape[0]
         _check_vocabulary(header, embedding.shape[0], problems)
@@ -74,44 +74,44 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
     queries = config.get("num_attention_heads")
     heads = {"attn_q": queries, "attn_k": config.get("num_key_value_heads", queries)}
     tensors: dict[str, StoredTensor] = {}
-    strange: dict[str, list[str]] = defaultdict(list)
+    misfits: dict[str, list[str]] = defaultdict(list)
     stacks: dict[str, dict[int, GgufTensor]] = defaultdict(dict)
     for name, entry in header.tensors.items():
         canonical, expert, stack = naming.canonical(name), naming.expert(name), naming.stack(name)
         if name == FREQUENCIES:  # the configuration has them
             continue
         if canonical is None and expert is None and stack is None:
-            strange[f"with names that {naming.architecture} does not use"].append(name)
+            misfits[f"with names that {naming.architecture} does not use"].append(name)
         elif entry.dtype not in (*FLOATS, *ROUNDED):
-            strange[f"stored as {entry.dtype}, which is not supported"].append(name)
+            misfits[f"stored as {entry.dtype}, which is not supported"].append(name)
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
-            strange[f"with one axis, stored as {entry.dtype}"].append(name)
+            misfits[f"with one axis, stored as {entry.dtype}"].append(name)
         elif stack is not None:
             if len(entry.shape) != (2 if name.endswith(".bias") else 3):
-                strange["that are not stacked experts"].append(name)
+                misfits["that are not stacked experts"].append(name)
             else:
                 stacks[stack[0]][stack[1]] = GgufTensor(name, entry)
         elif expert is not None:
             if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS or len(tensors) > _MOST_MATRICES:
-                strange["that are not stacked experts"].append(name)
+                misfits["that are not stacked experts"].append(name)
             else:
                 tensors |= _experts(name, entry, expert)
         elif canonical is not None:
             count = heads.get(name.split(".")[-2], 0) if naming.is_in_turn(name) else 0
             if count and not _fits(entry.shape[0], count):
-                strange[f"whose number of rows does not match {count} heads"].append(name)
+                misfits[f"whose number of rows does not match {count} heads"].append(name)
             tensors[canonical] = GgufTensor(name, entry, count or 0)
-    for whole, parts in stacks.items():
+    for canonical_name, parts in stacks.items():
         numbers, shapes = sorted(parts), {part.shape for part in parts.values()}
         _, _, count = naming.stack(parts[numbers[0]].name) or ("", 0, 0)
         if len(numbers) != count or len(shapes) > 1:
-            strange["that are not all parts of the same experts"] += [part.name for part in parts.values()]
+            misfits["that are not all parts of the same experts"] += [part.name for part in parts.values()]
         else:
-            tensors[whole] = GgufStack(tuple(parts[number] for number in numbers))
-    for what, names in strange.items():
+            tensors[canonical_name] = GgufStack(tuple(parts[number] for number in numbers))
+    for description, names in misfits.items():
         problems.add(
-            f"{problems.subject} has {counted(names)} {what}: {listed(names)}",
-            why=f"the supported types are {', '.join((*FLOATS, *ROUNDED))}" if "stored as" in what else "",
+            f"{problems.subject} has {counted(names)} {description}: {listed(names)}",
+            why=f"the supported types are {', '.join((*FLOATS, *ROUNDED))}" if "stored as" in description else "",
             fix="use a file of the model alone, without adapters or other parts, in a supported type",
         )
     return tensors
@@ -119,21 +119,23 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
 
 def _facts(header: GgufHeader, naming: GgufNaming) -> GgufFacts:
     prefix = f"{naming.architecture}."
-    said = {key.removeprefix(prefix): _plain(value) for key, value in header.metadata.items() if key.startswith(prefix)}
+    metadata = {
+        key.removeprefix(prefix): _plain(value) for key, value in header.metadata.items() if key.startswith(prefix)
+    }
     divisors = header.tensors.get(FREQUENCIES)
     is_read = divisors is not None and divisors.dtype == "F32" and len(divisors.shape) == 1
     values = GgufTensor(FREQUENCIES, divisors).rows(0, divisors.shape[0]) if divisors and is_read else ()
-    return GgufFacts(said, frozenset(header.tensors), tuple(map(float, values)))
+    return GgufFacts(metadata, frozenset(header.tensors), tuple(map(float, values)))
 
 
 def _experts(name: str, entry: TensorEntry, canonical: str) -> dict[str, StoredTensor]:
     """Split a stack ``[E, rows, columns]`` into its matrices."""
     count, *shape = entry.shape
     size = (entry.end - entry.begin) // count
-    places = ((canonical.format(index), entry.begin + index * size) for index in range(count))
+    offsets = ((canonical.format(index), entry.begin + index * size) for index in range(count))
     return {
         each: GgufTensor(name, TensorEntry(entry.file, entry.dtype, tuple(shape), begin, begin + size))
-        for each, begin in places
+        for each, begin in offsets
     }
 
 

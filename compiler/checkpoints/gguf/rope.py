@@ -21,10 +21,10 @@ _KINDS = ("none", "linear")
 def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:
     """Return the rotary-embedding entries except ``rope_theta``. Unsupported settings are reported as problems."""
     key = f"{naming.architecture}.rope."
-    turned = header.metadata.get(f"{key}dimension_count", head_dim)
-    if turned != head_dim:
+    rotated_dim = header.metadata.get(f"{key}dimension_count", head_dim)
+    if rotated_dim != head_dim:
         problems.add(
-            f"{problems.subject} rotates only {shown(repr(turned))} of {head_dim} dimensions of a head",
+            f"{problems.subject} rotates only {shown(repr(rotated_dim))} of {head_dim} dimensions of a head",
             why="rotary embedding must cover the whole head",
             fix="use the safetensors checkpoint of the model",
         )

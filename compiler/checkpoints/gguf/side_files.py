@@ -19,12 +19,14 @@ _TEMPLATE = "tokenizer.chat_template"
 
 def side_files(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, str]:
     """Map file names to contents. Raises ``BuildError`` for a tokenizer that cannot be read."""
-    template, ends = header.metadata.get(_TEMPLATE), end_ids(header, naming_of(header)[1].ends)
+    template, eos_ids = header.metadata.get(_TEMPLATE), end_ids(header, naming_of(header)[1].end_keys)
     files = {
         "config.json": _json(config),
         "tokenizer.json": tokenizer_json(header),
         "tokenizer_config.json": _json(settings(header)),
-        "generation_config.json": _json({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}),
+        "generation_config.json": _json(
+            {"eos_token_id": eos_ids[0] if len(eos_ids) == 1 else eos_ids} if eos_ids else {}
+        ),
     }
     return files | ({"chat_template.jinja": template} if isinstance(template, str) and template else {})
 
@@ -36,8 +38,8 @@ def keep_side_files(header: GgufHeader, config: Mapping[str, Any]) -> Stage:
         for name, content in side_files(header, config).items():
             (folder / name).write_text(content, encoding="utf-8", newline="")
 
-    said = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    metadata = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
     store = StageStore.default()
     return StageStore(store.root, made_for=MadeFor("build", header.file.name)).run("gguf", [digest, config], make)
 

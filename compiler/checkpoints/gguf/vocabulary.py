@@ -61,9 +61,9 @@ class Vocabulary:
 
     def merges(self) -> list[tuple[str, str]]:
         """The merges in order; empty if the file has none."""
-        stated = self.field("merges", list, [])
-        pairs = [each.split(" ") for each in stated if isinstance(each, str)]
-        if len(pairs) != len(stated) or any(len(pair) != 2 for pair in pairs):
+        merges = self.field("merges", list, [])
+        pairs = [each.split(" ") for each in merges if isinstance(each, str)]
+        if len(pairs) != len(merges) or any(len(pair) != 2 for pair in pairs):
             raise self.wrong("a merge is not two tokens separated by a space")
         return [(left, right) for left, right in pairs]
 

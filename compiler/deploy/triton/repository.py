@@ -68,8 +68,8 @@ def write_repository(
             clear_leftovers(final)
         for plan in changed:
             plan.publish(progress)
-    where = options.path if options.placing == "path" else f"1/{ENGINE}"
-    return Written(repository, tuple(p.folder.name for p in plans), tuple(p.folder.name for p in changed), where)
+    engine_path = options.path if options.placing == "path" else f"1/{ENGINE}"
+    return Written(repository, tuple(p.folder.name for p in plans), tuple(p.folder.name for p in changed), engine_path)
 
 
 class _Engine:
@@ -113,10 +113,10 @@ class _Plan:
                 why="replacing the folder would delete the engine",
                 fix="use the original engine folder, or another --name",
             )
-        strange = _strange(self.folder)
-        if strange and not force:
+        foreign = _strange(self.folder)
+        if foreign and not force:
             raise UsageError(
-                f"{self.folder} contains files that this command did not write: {listed(strange, 5)}",
+                f"{self.folder} contains files that this command did not write: {listed(foreign, 5)}",
                 why="the folder was modified, or was not created by this command",
                 fix="use another --name or --repository, or replace the folder with --force",
             )
@@ -171,7 +171,7 @@ def _strange(folder: Path) -> list[str]:
         return [folder.name]
     stored = _stored(folder) or {"files": {}, "link": None}
     hashes, link = stored["files"], f"1/{ENGINE}"
-    strange = []
+    foreign = []
     for parent, folders, names in os.walk(folder):
         for name in [*names, *(each for each in folders if os.path.islink(os.path.join(parent, each)))]:
             path = Path(parent, name)
@@ -183,6 +183,6 @@ def _strange(folder: Path) -> list[str]:
             else:
                 is_known = inside in hashes and FileEntry.of(path).sha256 == hashes[inside]
             if not is_known:
-                strange.append(inside)
+                foreign.append(inside)
     missing = [name for name in hashes if not (folder / name).is_file()]
-    return sorted(strange) + [f"{name} (missing)" for name in sorted(missing)]
+    return sorted(foreign) + [f"{name} (missing)" for name in sorted(missing)]

@@ -60,7 +60,7 @@ class ExportFolder:
     """An export that plans can be built from: its record, and the files that it lists."""
 
     path: Path
-    kept: BuildRecord
+    record: BuildRecord
     account: GraphAccount
     files: Mapping[str, FileEntry]
     key: Mapping[str, str]
@@ -70,7 +70,7 @@ class ExportFolder:
         """Return the bytes of graph and weights, by half."""
         return {
             name: sum(entry.size for file, entry in self.files.items() if file.startswith(f"{name}/{MODEL}"))
-            for name in self.kept.manifest.parts
+            for name in self.record.manifest.parts
         }
 
     def check(self, progress: Progress) -> None:
@@ -84,9 +84,9 @@ def place_record(assembly: Assembly, plan: BuildPlan, inputs: Inputs, graphs: Gr
     gpus = plan.platform.gpus
     anywhere = replace(plan, platform=replace(plan.platform, gpus=()))  # a build selects from the recorded GPUs
     manifest = engine_manifest(anywhere, inputs, graphs, None, {})
-    kept = BuildRecord(FORMAT_VERSION, manifest, gpus, plan.recipe.wide, tuple(warnings))
+    record = BuildRecord(FORMAT_VERSION, manifest, gpus, plan.recipe.wide, tuple(warnings))
     account = graphs.account()
-    content = asdict(kept) | {"proofs": dict(account.proofs), "calibration": account.calibration}
+    content = asdict(record) | {"proofs": dict(account.proofs), "calibration": account.calibration}
     assembly.place_text(RECORD, json.dumps(content, indent=2) + "\n")
     for name in graphs.compiled:
         graph = graph_of(assembly.folder / name / "model.onnx")
@@ -116,8 +116,8 @@ def read_export(folder: Path) -> ExportFolder:
     record, content = inspect_export(folder, hashes=False)
     if RECORD not in record.files:
         raise _unusable(folder, content)
-    kept, account = _read_record(folder / RECORD)
-    names = kept.manifest.parts
+    build_record, account = _read_record(folder / RECORD)
+    names = build_record.manifest.parts
     needed = [f"{name}/{file}" for name in names for file in ("model.onnx", GRAPH)]
     if absent := [name for name in needed if name not in record.files]:
         raise EnvironmentProblem(
@@ -127,13 +127,13 @@ def read_export(folder: Path) -> ExportFolder:
         name: "-".join(record.files[file].sha256 for file in sorted(record.files) if file.startswith(f"{name}/model."))
         for name in names
     }
-    return ExportFolder(folder, kept, account, record.files, hashes)
+    return ExportFolder(folder, build_record, account, record.files, hashes)
 
 
 def _unusable(folder: Path, content: Mapping[str, Any]) -> UsageError:
-    form = str(content.get("for"))
-    if not form.startswith("tensorrt"):
-        why, fix = f"the export is for {form}, not for TensorRT", "export again with --for tensorrt --gpu NAME"
+    purpose = str(content.get("for"))
+    if not purpose.startswith("tensorrt"):
+        why, fix = f"the export is for {purpose}, not for TensorRT", "export again with --for tensorrt --gpu NAME"
     else:
         why = "the export was made without a draft method, or by an earlier version of peagle-compile"
         fix = "export again with --draft and a head, or a method that needs no head"
@@ -156,10 +156,10 @@ def _read_record(path: Path) -> tuple[BuildRecord, GraphAccount]:
     proofs, calibration = {}, None
     if isinstance(content, dict):
         proofs, calibration = content.pop("proofs", {}), content.pop("calibration", None)
-    kept = decode(BuildRecord, content, problems)
+    record = decode(BuildRecord, content, problems)
     problems += [] if isinstance(proofs, dict) else ["proofs must be an object"]
-    if kept and (form := kept.manifest.backend.lowering) not in LOWERINGS:
-        problems.append(f"unknown lowering {form!r}")
-    if kept is None or problems:
+    if record and (lowering := record.manifest.backend.lowering) not in LOWERINGS:
+        problems.append(f"unknown lowering {lowering!r}")
+    if record is None or problems:
         raise EnvironmentProblem(f"{path} is not a valid build record", why="; ".join(problems), fix=_AGAIN)
-    return kept, GraphAccount(dict.fromkeys(kept.manifest.parts, ""), proofs, calibration=calibration)
+    return record, GraphAccount(dict.fromkeys(record.manifest.parts, ""), proofs, calibration=calibration)

@@ -88,8 +88,8 @@ def quantize(
 
 def _needs(request: CompileRequest, target: Target, store: StageStore, size: int) -> tuple[Need, ...]:
     """Return the needs of the output and of a layer in memory; a calibration checks its streams when it starts."""
-    asked = calibration_of(request.calibration, target.family.text(target.config))
-    memory = calibration_needs(CalibrationWork.of(target.skeleton.weights, asked)) if asked else ()
+    options = calibration_of(request.calibration, target.family.text(target.config))
+    memory = calibration_needs(CalibrationWork.of(target.skeleton.weights, options)) if options else ()
     return (*disk_needs(disk_of(store.root, request.out, size, has_graphs=False, is_moved=True)), *memory)
 
 
@@ -102,7 +102,7 @@ def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, reques
     assembly.place_text(QUANT_CONFIG, json.dumps(described, indent=2) + "\n")
     assembly.place_text(CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     for path in sorted(checkpoint.folder.iterdir()):
-        if path.is_file() and any(fnmatch(path.name, form) for form in BESIDE_WEIGHTS):
+        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in BESIDE_WEIGHTS):
             assembly.place_copy(path, path.name)
 
 

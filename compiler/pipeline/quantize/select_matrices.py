@@ -64,7 +64,7 @@ class CacheScale:
     """The scale of one layer's cached keys or values: its range in ``Scales.caches``, and the tensor it lies beside."""
 
     range: str
-    beside: str
+    projection: str
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def _cache_scales(target: Target) -> dict[str, CacheScale]:
     """Return scales beside the projections, for other runtimes; a layer without a value projection has both too."""
     scales: dict[str, CacheScale] = {}
     for layer in range(target.spec.num_layers):
-        beside = target.sources.key(weight_name(f"{layer_prefix(layer)}self_attn.k_proj"))
-        attention = beside.removesuffix(f"k_proj{_WEIGHT}")
+        projection = target.sources.key(weight_name(f"{layer_prefix(layer)}self_attn.k_proj"))
+        attention = projection.removesuffix(f"k_proj{_WEIGHT}")
         for kind, name in _CACHES.items():
-            scales[f"{attention}{name}"] = CacheScale(cache_name(kind, layer), beside)
+            scales[f"{attention}{name}"] = CacheScale(cache_name(kind, layer), projection)
     return scales

@@ -37,7 +37,7 @@ def layout(checkpoint: Checkpoint, work: Worklist) -> Layout:
             slots[key] = Slot("F8_E4M3", tensor.shape, math.prod(tensor.shape))
             slots[matrix.weight_scale] = slots[matrix.input_scale] = _SCALE
     for name, cache in work.caches.items():
-        shards[only or checkpoint.tensors[cache.beside].entry.file.name][name] = _SCALE
+        shards[only or checkpoint.tensors[cache.projection].entry.file.name][name] = _SCALE
     return shards
 
 

@@ -106,10 +106,10 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     if is_off():
         return [row | {"instructions": "", "why": f"disabled: {SWITCH} is off"}]
     try:
-        is_ours = is_compiled_locally(StageStore.default(), library)
+        is_local = is_compiled_locally(StageStore.default(), library)
     except EnvironmentProblem as problem:
         return [row | {"instructions": "", "why": f"not tested: {problem.what}"}]
-    if not is_ours:
+    if not is_local:
         return [row | {"instructions": "", "why": "not tested: not compiled on this machine"}]
     try:
         return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]

@@ -23,9 +23,9 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, mark
     if not every:
         return ""
     first, last = min(x for x, _ in every), max(x for x, _ in every)
-    most = max(y for _, y in every) or 1.0
-    step = tick_step(most)
-    top = math.ceil(most / step) * step
+    largest = max(y for _, y in every) or 1.0
+    step = tick_step(largest)
+    top = math.ceil(largest / step) * step
 
     def across(x: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * ((x - first) / (last - first) if last > first else 0.5)
@@ -59,9 +59,9 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, mark
     return "\n".join([*parts, "</svg></figure>"])
 
 
-def tick_step(most: float) -> float:
-    """Return a round distance (1, 2 or 5 times a power of ten) that divides ``most`` into at most five parts."""
-    rough = most / _TICKS
+def tick_step(largest: float) -> float:
+    """Return a round distance (1, 2 or 5 times a power of ten) that divides ``largest`` into at most five parts."""
+    rough = largest / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
 

@@ -42,7 +42,7 @@ class BuildReport:
 
         Time and memory of plans are those of their build, even if an earlier run built them.
         """
-        plans = self.plans.halves if self.plans else {}
+        plans = self.plans.by_component if self.plans else {}
         first = lead_sentence(self.manifest.precision)
         report: dict[str, Any] = ({MULTIPLIED: first} if first else {}) | {
             "product_version": self.manifest.product_version,

@@ -152,8 +152,8 @@ def _estimate(content: Mapping[str, Any]) -> Iterable[str]:
 
 def _products(tables: Mapping[str, Any]) -> Iterable[str]:
     """Yield a summary of each graph, and its matmuls by role."""
-    for half, table in tables.items():
-        yield f"<h2>Matmuls of the {escape(half)}</h2>"
+    for component, table in tables.items():
+        yield f"<h2>Matmuls of the {escape(component)}</h2>"
         yield f"<p>{escape(described(table))}</p>"
         roles: dict[str, list[Mapping[str, Any]]] = {}
         for row in table["list"]:
@@ -173,9 +173,9 @@ def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _losses(precision: Mapping[str, Any]) -> Iterable[str]:
-    for half, record in precision.items():
+    for component, record in precision.items():
         if losses := record.get("losses"):
-            yield f"<h2>Rounding error of the {escape(half)}</h2>"
+            yield f"<h2>Rounding error of the {escape(component)}</h2>"
             yield f"<details open><summary>{len(losses)} tensors, relative error, largest first</summary>"
             worst = sorted(losses.items(), key=lambda item: -item[1])
             yield html_table(("tensor", "error"), [(name, f"{loss:.3%}") for name, loss in worst])
@@ -183,8 +183,8 @@ def _losses(precision: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _phase(phase: Mapping[str, Any]) -> tuple[Any, ...]:
-    kept = "reused from an earlier build" if phase.get("reused") else ""
-    return phase["phase"], f"{phase['seconds']:.1f}", size(phase["peak_rss_bytes"]), kept
+    note = "reused from an earlier build" if phase.get("reused") else ""
+    return phase["phase"], f"{phase['seconds']:.1f}", size(phase["peak_rss_bytes"]), note
 
 
 def _plans(plans: Mapping[str, Any]) -> list[str]:

@@ -77,12 +77,12 @@ def calibrate(
     versions = {library: version(library) for library in _LIBRARIES}
     key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, settings.kind, versions]
     needed = 2 * samples.tokens * spec.hidden_size * (4 if settings.dtype == "float32" else 2)
-    with Kept.open(store, _run, key, needed) as kept:
-        done, steps = kept.finished(), spec.num_layers + 2
+    with Kept.open(store, _run, key, needed) as resumable:
+        done, steps = resumable.finished(), spec.num_layers + 2
         if done < steps:
             require_space(store.root, needed)
-            _run(_Calibration(target, samples, settings, kept), done, progress or Quiet())
-        groups = _grouped({name: value for step in range(steps) for name, value in kept.ranges(step).items()})
+            _run(_Calibration(target, samples, settings, resumable), done, progress or Quiet())
+        groups = _grouped({name: value for step in range(steps) for name, value in resumable.ranges(step).items()})
     ranges, tokens = groups[_RANGES], groups[_TOKENS]
     caches = {name: value for name, value in ranges.items() if name.startswith(("k_cache.", "v_cache."))}
     inputs = {name: value for name, value in ranges.items() if name not in caches}
@@ -119,7 +119,7 @@ class _Calibration:
     target: Target
     samples: Samples
     settings: Settings
-    kept: Kept
+    resumable: Kept
 
 
 def _run(work: _Calibration, done: int, progress: Progress) -> None:
@@ -135,16 +135,16 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
     text = f"calibrate layers {first} to {layers - 1}" if first < layers else "calibrate the head"
     tokens = work.samples.tokens * max(layers - first, 1)
     calm = _threads_for(work.target) if work.settings.kind == "cpu" else nullcontext()
-    with calm, remove_on_exit(work.kept.scratch), torch.no_grad(), progress.step(text, tokens) as advance:
+    with calm, remove_on_exit(work.resumable.scratch), torch.no_grad(), progress.step(text, tokens) as advance:
         for step in range(done, layers + 2):
             interrupts.check()
             if step == 0:
-                states.write(work.kept.scratch, model.embed(work.samples.ids))
-                work.kept.finish(step, {})
+                states.write(work.resumable.scratch, model.embed(work.samples.ids))
+                work.resumable.finish(step, {})
             elif step <= layers:
-                work.kept.finish(step, _layer(work, model, states, step - 1, advance))
+                work.resumable.finish(step, _layer(work, model, states, step - 1, advance))
             else:
-                work.kept.finish(step, _head(work, model, states))
+                work.resumable.finish(step, _head(work, model, states))
 
 
 @contextmanager
@@ -176,13 +176,13 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
 
     def streams() -> Iterator[Tensor]:
         with model.layer(index) as layer, watch.on(layer, layer_prefix(index)):
-            for sample, hidden in enumerate(states.read(work.kept.streams(index))):
+            for sample, hidden in enumerate(states.read(work.resumable.streams(index))):
                 with watch.sample(sample):
                     yield model.run(layer, index, hidden, watch)
                 advance(hidden.shape[1])
                 interrupts.check()
 
-    states.write(work.kept.scratch, streams())
+    states.write(work.resumable.scratch, streams())
     return _seen(watch)
 
 
@@ -194,14 +194,14 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
     watch, streams, name = Watch(work.settings.method), [], weight_name(LM_HEAD)
     every = math.ceil(work.samples.tokens / TOKENS)
     with model.norm() as norm:
-        for sample, hidden in enumerate(states.read(work.kept.streams(work.target.spec.num_layers))):
+        for sample, hidden in enumerate(states.read(work.resumable.streams(work.target.spec.num_layers))):
             with watch.sample(sample):
                 watch.enter(name, model.normed(norm, hidden))
             streams.append(hidden[:, ::every].clone())
-    seen = _seen(watch)
-    costs = lm_head_costs(model, streams, float(seen[f"{_RANGES}:{name}"]))
-    states.write(work.kept.scratch, [])
-    return seen | {f"{_HEAD}:{kind}": cost for kind, cost in costs.items()}
+    observed = _seen(watch)
+    costs = lm_head_costs(model, streams, float(observed[f"{_RANGES}:{name}"]))
+    states.write(work.resumable.scratch, [])
+    return observed | {f"{_HEAD}:{kind}": cost for kind, cost in costs.items()}
 
 
 def _seen(watch: Watch) -> dict[str, Array]:

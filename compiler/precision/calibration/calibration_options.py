@@ -36,10 +36,10 @@ class CalibrationOptions:
         "--calib-method", "Method for computing activation ranges: max, percentile (99.99) or mse. (default: max)"
     )
     num_samples: int | None = option(
-        "--calib-samples", "Maximum number of samples. (default: 128; 16 for onnxruntime)", least=1
+        "--calib-samples", "Maximum number of samples. (default: 128; 16 for onnxruntime)", minimum=1
     )
     max_length: int | None = option(
-        "--calib-length", "Maximum sample length in tokens. (default: 512; 128 for onnxruntime)", least=1
+        "--calib-length", "Maximum sample length in tokens. (default: 512; 128 for onnxruntime)", minimum=1
     )
     device: str | None = option(
         "--calib-device", "Device that computes the layers during calibration: cpu, cuda or cuda:N. (default: cpu)"
@@ -49,7 +49,7 @@ class CalibrationOptions:
         "Use the ranges of an earlier run (its calibration/ folder) instead of calibrating.",
     )
 
-    def given(self) -> list[str]:
+    def given_flags(self) -> list[str]:
         """Return the calibration flags that were given."""
         called = {each.name: option_of(each).flag for each in fields(self) if each.name != "scales"}
         return [flag for name, flag in called.items() if getattr(self, name) is not None]
@@ -63,7 +63,7 @@ class CalibrationOptions:
                 f"--calib-device {self.device!r} is not a device",
                 fix=f"use one of {', '.join(DEVICES)}, where N counts from 0",
             )
-        others = self.given()
+        others = self.given_flags()
         if self.scales is not None and others:
             raise UsageError(
                 f"--scales cannot be combined with {', '.join(others)}",

@@ -69,15 +69,17 @@ class Samples:
         """The total number of tokens."""
         return sum(self.lengths)
 
-    def asked(self, count: int | None, length: int | None) -> Samples:
+    def with_shortage_warnings(self, count: int | None, length: int | None) -> Samples:
         """Return the same samples, with a warning if more or longer ones were requested than exist."""
-        few = count is not None and count > len(self.ids)
+        is_short_of_samples = count is not None and count > len(self.ids)
         short = length is not None and length > max(self.lengths)
-        told = [f"{count} samples were requested, but {self.name} has only {len(self.ids)}"] if few else []
-        told += [
+        warnings = (
+            [f"{count} samples were requested, but {self.name} has only {len(self.ids)}"] if is_short_of_samples else []
+        )
+        warnings += [
             f"samples of {length} tokens were requested, but the longest of {self.name} has {max(self.lengths)}"
         ] * short
-        return replace(self, warnings=(*self.warnings, *told))
+        return replace(self, warnings=(*self.warnings, *warnings))
 
     def check(self, vocab_size: int) -> None:
         """Raise ``UsageError`` for a token id outside the model's vocabulary."""
@@ -99,16 +101,16 @@ class SampleLimits:
     min_tokens: int = 256
 
     def __post_init__(self) -> None:
-        least = min(self.max_samples, self.max_length, self.min_tokens)
-        if least < 1:
-            raise UsageError(f"limits on calibration samples must be at least 1, not {least}", fix="use 1 or more")
+        smallest = min(self.max_samples, self.max_length, self.min_tokens)
+        if smallest < 1:
+            raise UsageError(f"limits on calibration samples must be at least 1, not {smallest}", fix="use 1 or more")
 
 
 @dataclass(frozen=True)
 class _Line:
     """One sample as stored in its file."""
 
-    where: str
+    location: str
     kind: str
     content: Any
 
@@ -138,11 +140,11 @@ def bundled(encoder: Encoder, vocab_size: int, limits: SampleLimits | None = Non
     """
     limits = limits or SampleLimits()
     kinds = [sorted(_lines(BUNDLED / f"{kind}.jsonl", vocab_size), key=lambda line: line.rank) for kind in KINDS]
-    lines = [line for places in zip_longest(*kinds) for line in places if line is not None]
-    lines, told = _accepted(lines, encoder)
+    lines = [line for row in zip_longest(*kinds) for line in row if line is not None]
+    lines, warnings = _accepted(lines, encoder)
     encoded = (ids for line in lines if (ids := _encoded(line, encoder)))
-    told += _template_warning(lines, encoder)
-    return _samples("the bundled samples", islice(encoded, limits.max_samples), told, vocab_size, limits)
+    warnings += _template_warning(lines, encoder)
+    return _samples("the bundled samples", islice(encoded, limits.max_samples), warnings, vocab_size, limits)
 
 
 def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
@@ -153,8 +155,8 @@ def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Sam
     """
     limits = limits or SampleLimits()
     chosen = heapq.nsmallest(limits.max_samples, _lines(path, vocab_size), key=lambda line: line.rank)
-    ids, told = [_ids(line, encoder) for line in chosen], _template_warning(chosen, encoder)
-    return _samples(str(path), ids, told, vocab_size, limits)
+    ids, warnings = [_ids(line, encoder) for line in chosen], _template_warning(chosen, encoder)
+    return _samples(str(path), ids, warnings, vocab_size, limits)
 
 
 def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
@@ -170,23 +172,23 @@ def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
         ) from None
 
 
-def _line(where: str, raw: str, vocab_size: int) -> _Line:
+def _line(location: str, raw: str, vocab_size: int) -> _Line:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _bad(where, f"the line is not valid JSON ({error})") from None
+        raise _bad(location, f"the line is not valid JSON ({error})") from None
     if not isinstance(content, dict):
-        raise _bad(where, "the line is not a JSON object")
+        raise _bad(location, "the line is not a JSON object")
     kinds = [kind for kind in _FORMS if kind in content]
     if len(kinds) != 1:
         both = f"both {' and '.join(kinds)}, but each line must have one sample"
         has = both if kinds else f"none of {', '.join(_FORMS)}"
-        raise _bad(where, f"the line has {has}")
+        raise _bad(location, f"the line has {has}")
     kind = kinds[0]
-    complaint = _CHECKS[kind](content[kind], vocab_size)
-    if complaint:
-        raise _bad(where, complaint, _WRONG_IDS if complaint.startswith("token id ") else _FORM)
-    return _Line(where, kind, content[kind])
+    problem = _CHECKS[kind](content[kind], vocab_size)
+    if problem:
+        raise _bad(location, problem, _WRONG_IDS if problem.startswith("token id ") else _FORM)
+    return _Line(location, kind, content[kind])
 
 
 def _check_text(value: Any, _: int) -> str:
@@ -226,10 +228,10 @@ def _begins_with_system(line: _Line) -> bool:
 
 
 def _samples(
-    name: str, sequences: Iterable[list[int]], told: Sequence[str], vocab_size: int, limits: SampleLimits
+    name: str, sequences: Iterable[list[int]], warnings: Sequence[str], vocab_size: int, limits: SampleLimits
 ) -> Samples:
     """Truncate sequences to the limit. Raises ``UsageError`` if there is too little text."""
-    samples = Samples.of(name, [ids[: limits.max_length] for ids in sequences], told)
+    samples = Samples.of(name, [ids[: limits.max_length] for ids in sequences], warnings)
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
         raise UsageError(
@@ -243,7 +245,7 @@ def _samples(
 def _ids(line: _Line, encoder: Encoder | None) -> list[int]:
     ids = _encoded(line, encoder)
     if not ids:
-        raise _bad(line.where, "the tokenizer returns no tokens for this line")
+        raise _bad(line.location, "the tokenizer returns no tokens for this line")
     return ids
 
 
@@ -251,11 +253,11 @@ def _encoded(line: _Line, encoder: Encoder | None) -> list[int]:
     if line.kind == "input_ids":
         return list(line.content)
     if encoder is None:
-        raise _bad(line.where, f"the line contains {line.kind}, but the checkpoint has no tokenizer")
+        raise _bad(line.location, f"the line contains {line.kind}, but the checkpoint has no tokenizer")
     try:
         return encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
     except ValueError as error:
-        raise _bad(line.where, str(error)) from None
+        raise _bad(line.location, str(error)) from None
 
 
 def _template_warning(lines: Sequence[_Line], encoder: Encoder | None) -> list[str]:
@@ -264,8 +266,8 @@ def _template_warning(lines: Sequence[_Line], encoder: Encoder | None) -> list[s
     return ["the checkpoint has no chat template, so conversations were read as plain text"]
 
 
-def _bad(where: str, why: str, fix: str = _FORM) -> UsageError:
-    return UsageError(f"{where} is not a calibration sample", why=why, fix=fix)
+def _bad(location: str, why: str, fix: str = _FORM) -> UsageError:
+    return UsageError(f"{location} is not a calibration sample", why=why, fix=fix)
 
 
 def _digest(ids: Sequence[int]) -> str:

@@ -70,6 +70,6 @@ class Encoder:
             raise ValueError(f"{error.what}: {error.why}") from None
 
 
-def _on_one_day(form: str) -> str:
+def _on_one_day(time_format: str) -> str:
     """Return a fixed date: today's date would change the samples, and everything derived from them, every day."""
-    return _DAY.strftime(form)
+    return _DAY.strftime(time_format)

@@ -35,9 +35,9 @@ class Histogram:
         codes = codes.clamp_(min=_LOWEST - 1) - (_LOWEST - 1)
         counts = torch.bincount(codes).cpu().numpy()
         self.zeros += int(counts[0])
-        seen = np.flatnonzero(counts[1:])
-        if len(seen):
-            first, last = int(seen[0]), int(seen[-1])
+        nonzero = np.flatnonzero(counts[1:])
+        if len(nonzero):
+            first, last = int(nonzero[0]), int(nonzero[-1])
             self._grow(_LOWEST + first, _LOWEST + last + 1)
             at = _LOWEST + first - self._first
             self._counts[at : at + last + 1 - first] += counts[first + 1 : last + 2]

@@ -48,14 +48,14 @@ class Layerwise:
     def embed(self, sequences: Sequence[Sequence[int]]) -> Iterator[Tensor]:
         """Yield the stream entering layer 0, ``[1,S,H]`` per sequence; memory holds only rows of tokens that occur."""
         used = sorted({token for sequence in sequences for token in sequence})
-        place = {token: row for row, token in enumerate(used)}
+        row_of = {token: row for row, token in enumerate(used)}
         embedding = self._decoder.embed_tokens
         meta = embedding.weight
         embedding.padding_idx = None
         embedding.weight = nn.Parameter(self._rows(_EMBEDDING, tuple(meta.shape), used), requires_grad=False)
         try:
             for sequence in sequences:
-                yield embedding(torch.tensor([[place[token] for token in sequence]]))
+                yield embedding(torch.tensor([[row_of[token] for token in sequence]]))
         finally:
             embedding.weight = meta
 
@@ -105,10 +105,10 @@ class Layerwise:
         module.load_state_dict(values, assign=True)
         del values
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        lost = [prefix + name for name, tensor in tensors.items() if tensor.is_meta]
-        if lost:
+        unloaded = [prefix + name for name, tensor in tensors.items() if tensor.is_meta]
+        if unloaded:
             raise BuildError(
-                f"the model has buffers without a value: {', '.join(lost)}",
+                f"the model has buffers without a value: {', '.join(unloaded)}",
                 why="the modeling code computes these buffers, but calibration has only the stored tensors",
                 fix="let the family's `prepare` compute them (docs/add-a-model.md)",
             )
@@ -127,9 +127,9 @@ class Layerwise:
             at += rows.size
         return values
 
-    def _rows(self, name: str, shape: tuple[int, ...], places: Sequence[int]) -> Tensor:
+    def _rows(self, name: str, shape: tuple[int, ...], positions: Sequence[int]) -> Tensor:
         """Read some rows of a matrix, in ascending order."""
-        values, indices, begin = torch.empty(len(places), shape[1], dtype=self._dtype), np.array(places), 0
+        values, indices, begin = torch.empty(len(positions), shape[1], dtype=self._dtype), np.array(positions), 0
         for rows in self._runs(name, shape):
             here = np.flatnonzero((indices >= begin) & (indices < begin + len(rows)))
             values[here] = torch.from_numpy(rows[indices[here] - begin]).to(self._dtype)

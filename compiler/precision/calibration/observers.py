@@ -108,9 +108,9 @@ class Watch:
         """Return the number of tokens of each expert, int64 [E], by module."""
         return dict(self._tokens)
 
-    def _by_name(self, seen: Mapping[str, Any], nothing: Any) -> dict[str, Array]:
+    def _by_name(self, observed: Mapping[str, Any], nothing: Any) -> dict[str, Array]:
         """Return values by the names of ``RangeShapes``: shared ones repeated, those of experts stacked."""
-        values = {name: np.asarray(value, np.float32) for name, value in seen.items()}
+        values = {name: np.asarray(value, np.float32) for name, value in observed.items()}
         result = {name: values[leader] for name, leader in self._leaders.items()}
         result |= {name: value for name, value in values.items() if name not in result and "#" not in name}
         for module, tokens in self._tokens.items():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    asked: CalibrationOptions,
+    options: CalibrationOptions,
     target: Target,
     store: StageStore,
     progress: Progress,
@@ -40,39 +40,39 @@ def obtain(
     from .encoder import Encoder
     from .saved_ranges import Scales
 
-    if asked.scales is not None:
-        saved = Scales.load(asked.scales, target.skeleton.range_shapes)
+    if options.scales is not None:
+        saved = Scales.load(options.scales, target.skeleton.range_shapes)
         with progress.step("compare the weights with the calibrated ones"):
             saved.check_model(target.checkpoint.fingerprint)
         return saved
-    device = asked.device or CPU
+    device = options.device or CPU
     require_device(device)
-    limits = limits_of(asked, defaults)
+    limits = limits_of(options, defaults)
     with progress.step("read the samples"):
         folder, vocab_size = target.folder, target.spec.vocab_size
         has_tokenizer = (folder / TOKENIZER).is_file()
-        if asked.data is None:
+        if options.data is None:
             samples = bundled(Encoder.open(folder), vocab_size, limits)
         else:
             encoder = Encoder.open(folder) if has_tokenizer else None
-            samples = read_jsonl(asked.data, encoder, vocab_size, limits)
-    samples = samples.asked(asked.num_samples, asked.max_length)
-    settings = Settings(method=_method(asked.method or METHODS[0]), device=device)
+            samples = read_jsonl(options.data, encoder, vocab_size, limits)
+    samples = samples.with_shortage_warnings(options.num_samples, options.max_length)
+    settings = Settings(method=_method(options.method or METHODS[0]), device=device)
     return calibrate(target, samples, settings, store, progress, model=model)
 
 
-def limits_of(asked: CalibrationOptions, defaults: SampleLimits) -> SampleLimits:
+def limits_of(options: CalibrationOptions, defaults: SampleLimits) -> SampleLimits:
     """Return the limits of the request, or the ``defaults``."""
-    count, length = asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length
+    count, length = options.num_samples or defaults.max_samples, options.max_length or defaults.max_length
     return replace(defaults, max_samples=count, max_length=length)
 
 
-def settled(asked: CalibrationOptions, defaults: SampleLimits) -> CalibrationOptions:
+def settled(options: CalibrationOptions, defaults: SampleLimits) -> CalibrationOptions:
     """Return the request with the ``defaults`` for the bundled samples filled in."""
-    if asked.scales is not None or asked.data is not None:
-        return asked
-    limits = limits_of(asked, defaults)
-    return replace(asked, num_samples=limits.max_samples, max_length=limits.max_length)
+    if options.scales is not None or options.data is not None:
+        return options
+    limits = limits_of(options, defaults)
+    return replace(options, num_samples=limits.max_samples, max_length=limits.max_length)
 
 
 def origin(scales: Scales) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def describe(scales: Scales) -> dict[str, Any]:
     from .rarely_used_experts import FEWEST, rarely_used_experts
     from .saturation import Saturation
 
-    few = rarely_used_experts(scales.expert_tokens)
+    rare = rarely_used_experts(scales.expert_tokens)
     record = origin(scales) | {"device": scales.facts.device}
     if scales.peaks:
         record["saturation"] = Saturation.of(scales.ranges, scales.clipped, scales.peaks).record()
@@ -102,9 +102,9 @@ def describe(scales: Scales) -> dict[str, Any]:
     if scales.expert_tokens:
         record["experts"] = {
             "experts": sum(map(len, scales.expert_tokens.values())),
-            "unseen": sum(not each.tokens for each in few),
+            "unseen": sum(not each.tokens for each in rare),
             "fewer_than": FEWEST,
-            "seldom": [asdict(each) for each in few],
+            "seldom": [asdict(each) for each in rare],
         }
     return record
 

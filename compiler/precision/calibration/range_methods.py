@@ -132,15 +132,15 @@ class _Counted:
     """Keeps the maximum and a histogram of magnitudes."""
 
     largest: float = 0.0
-    seen: Histogram = field(default_factory=Histogram)
+    histogram: Histogram = field(default_factory=Histogram)
 
     def observe(self, values: Tensor, peak: float) -> None:
         self.largest = max(self.largest, peak)
-        self.seen.add(values)
+        self.histogram.add(values)
 
     def clipped(self, amax: float) -> float:
-        lower, _, counts = self.seen.buckets()
-        return float(counts[lower >= amax].sum() / max(self.seen.total, 1)) if amax < self.largest else 0.0
+        lower, _, counts = self.histogram.buckets()
+        return float(counts[lower >= amax].sum() / max(self.histogram.total, 1)) if amax < self.largest else 0.0
 
 
 @dataclass
@@ -148,11 +148,11 @@ class _PercentileOf(_Counted):
     percent: float
 
     def amax(self) -> float:
-        _, upper, counts = self.seen.buckets()
+        _, upper, counts = self.histogram.buckets()
         if not len(counts):
             return self.largest
-        reached = self.seen.zeros + np.cumsum(counts)
-        at = int(np.searchsorted(reached, self.seen.total * self.percent / 100))
+        reached = self.histogram.zeros + np.cumsum(counts)
+        at = int(np.searchsorted(reached, self.histogram.total * self.percent / 100))
         return min(float(upper[min(at, len(upper) - 1)]), self.largest)
 
 
@@ -162,7 +162,7 @@ class _LeastError(_Counted):
     candidates: int
 
     def amax(self) -> float:
-        lower, upper, counts = self.seen.buckets()
+        lower, upper, counts = self.histogram.buckets()
         if not len(counts):
             return self.largest
         values = np.minimum((lower + upper) / 2, self.largest)
@@ -173,5 +173,5 @@ class _LeastError(_Counted):
 
 
 def _error(values: Array, counts: Array, clip: float, number_format: RoundedTo) -> float:
-    lost = values - rounded(values, clip, number_format)
-    return float(np.dot(counts, lost * lost))
+    error = values - rounded(values, clip, number_format)
+    return float(np.dot(counts, error * error))

@@ -25,12 +25,12 @@ class RarelyUsedExpert:
 
 def rarely_used_experts(tokens: Mapping[str, Array]) -> list[RarelyUsedExpert]:
     """List experts of all layers with few tokens, fewest first. ``tokens`` are counts by module."""
-    few = [
+    rare = [
         RarelyUsedExpert(module, int(expert), int(counts[expert]))
         for module, counts in tokens.items()
         for expert in np.flatnonzero(counts < FEWEST)
     ]
-    return sorted(few, key=lambda each: each.tokens)
+    return sorted(rare, key=lambda each: each.tokens)
 
 
 def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> dict[str, Array]:
@@ -48,17 +48,17 @@ def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> dic
 
 def warn_rarely_used(tokens: Mapping[str, Array]) -> list[str]:
     """Return one warning if any expert had few tokens: how many, which, and the remedy."""
-    few = rarely_used_experts(tokens)
-    if not few:
+    rare = rarely_used_experts(tokens)
+    if not rare:
         return []
     of = f"of {sum(map(len, tokens.values()))} experts"
-    unseen = sum(not each.tokens for each in few)
+    unseen = sum(not each.tokens for each in rare)
     parts = [f"{unseen} {of} saw no tokens and use their layer's largest range"] if unseen else []
-    if rest := len(few) - unseen:
+    if rest := len(rare) - unseen:
         parts.append(f"{rest} {of} saw fewer than {FEWEST} tokens")
-    named = [f"{each.module} {each.expert} ({each.tokens})" for each in few[:_NAMED]]
-    named += [f"{len(few) - _NAMED} more, listed in the report"] if len(few) > _NAMED else []
+    listed_experts = [f"{each.module} {each.expert} ({each.tokens})" for each in rare[:_NAMED]]
+    listed_experts += [f"{len(rare) - _NAMED} more, listed in the report"] if len(rare) > _NAMED else []
     return [
-        f"{', '.join(parts)}: {', '.join(named)}; use more samples (--calib-samples), or texts like those that "
-        "the model will process (--calib-data)"
+        f"{', '.join(parts)}: {', '.join(listed_experts)}; use more samples (--calib-samples), or texts like those "
+        "that the model will process (--calib-data)"
     ]

@@ -58,8 +58,8 @@ class Kept:
             count += 1
         if count and not self._whole(count - 1, self.streams(count - 1)):
             count = 0
-        kept = [path for step in range(count) for path in (self._record(step), self._ranges(step))]
-        _empty(self.folder, {path.name for path in (*kept, *([self.streams(count - 1)] if count else []))})
+        files = [path for step in range(count) for path in (self._record(step), self._ranges(step))]
+        _empty(self.folder, {path.name for path in (*files, *([self.streams(count - 1)] if count else []))})
         return count
 
     def streams(self, step: int) -> Path:
@@ -145,7 +145,7 @@ class States:
                 yield stream
 
 
-def _empty(folder: Path, kept: Collection[str] = ()) -> None:
+def _empty(folder: Path, exceptions: Collection[str] = ()) -> None:
     for path in folder.iterdir():
-        if path.name != MADE_FOR and path.name not in kept:
+        if path.name != MADE_FOR and path.name not in exceptions:
             remove(path)

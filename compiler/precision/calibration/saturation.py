@@ -53,9 +53,9 @@ class Saturation:
     def of(cls, ranges: Mapping[str, Array], clipped: Mapping[str, Array], peaks: Mapping[str, Array]) -> Saturation:
         """Compute it from measurements: ``ranges``, shares ``clipped``, ``peaks [..., 2]`` of the two halves."""
         cut = [
-            Clipped(said, float(share), float(largest / limit))
+            Clipped(label, float(share), float(largest / limit))
             for name, shares in clipped.items()
-            for said, share, limit, largest in _each(name, shares, ranges[name], peaks[name].max(-1))
+            for label, share, limit, largest in _each(name, shares, ranges[name], peaks[name].max(-1))
             if share
         ]
         halves = {name: both for name, both in peaks.items() if both.ndim == 1 and both.all()}
@@ -87,20 +87,20 @@ class Saturation:
 
     def warnings(self) -> list[str]:
         """Return warnings for the user, if any."""
-        told = []
+        warnings = []
         if worst := [each for each in self.clipped if each.matters]:
             first = worst[0]
-            told.append(
+            warnings.append(
                 f"the calibrated ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the inputs "
                 f"of {first.name}, up to {first.beyond:.3g} times its range; --calib-method max clips no values"
             )
         if self.unsettled:
-            told.append(
+            warnings.append(
                 f"the largest values of two halves of the samples differ by more than a factor of {MOST_APART:g} in "
                 f"{self.unsettled} of {self.compared} inputs, at most by a factor of {self.apart:.3g} ({self.widest}); "
                 "other texts may exceed the calibrated ranges, so use more samples (--calib-samples, --calib-data)"
             )
-        return told
+        return warnings
 
 
 def _each(name: str, *values: Array) -> Iterator[tuple[Any, ...]]:

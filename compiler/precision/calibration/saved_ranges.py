@@ -88,8 +88,8 @@ class Scales:
         ]
         shaped = {name: value.shape for name, value in self.ranges.items()}
         complaints += [
-            f"{what} of {name} do not have the shape of its range"
-            for what, values, more in (("shares", self.clipped, ()), ("peaks", self.peaks, (2,)))
+            f"{noun} of {name} do not have the shape of its range"
+            for noun, values, more in (("shares", self.clipped, ()), ("peaks", self.peaks, (2,)))
             for name, value in values.items()
             if value.shape != (*shaped.get(name, (0,)), *more) or not np.all(np.isfinite(value)) or np.any(value < 0)
         ]
@@ -181,10 +181,10 @@ def _not_a_range(value: Array) -> str:
         "NaN": np.isnan(value), "infinite": np.isinf(value), "zero": value == 0, "negative": value < 0,
     }  # fmt: skip
     faults = []
-    for what, where in kinds.items():
-        if np.any(where):
-            experts = [str(e) for e in np.flatnonzero(where)] if value.ndim else []
-            faults.append(what + (f" for experts {listed(experts, _LISTED)}" if experts else ""))
+    for problem, selected in kinds.items():
+        if np.any(selected):
+            experts = [str(e) for e in np.flatnonzero(selected)] if value.ndim else []
+            faults.append(problem + (f" for experts {listed(experts, _LISTED)}" if experts else ""))
     return f"is {' and '.join(faults)}" if faults else ""
 
 

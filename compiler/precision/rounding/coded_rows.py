@@ -115,8 +115,8 @@ class Coding:
         if not self.block:
             return rows[:, None]
         missing = -rows.shape[1] % self.block
-        whole = np.pad(rows, ((0, 0), (0, missing))) if missing else rows
-        return whole.reshape(len(whole), -1, self.block)
+        padded = np.pad(rows, ((0, 0), (0, missing))) if missing else rows
+        return padded.reshape(len(padded), -1, self.block)
 
     def _as_stored(self, scales: Array) -> Array:
         """Round scales to their storage type in the graph, so that codes match the stored scales."""

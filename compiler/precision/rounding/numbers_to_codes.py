@@ -103,10 +103,10 @@ def rounded(values: Array, scales: Array, codes: Codes, largest: int = 0) -> Arr
     """
     if codes == "float8_e4m3fn":
         return to_e4m3(values / scales).view(E4M3.dtype)
-    whole = np.divide(values, scales)
-    np.clip(np.rint(whole, out=whole), -largest or SMALLEST[codes], largest or LARGEST[codes], out=whole)
-    whole += np.float32(MIDDLE.get(codes, 0))
-    result: Array = whole.astype(np.int16).astype(BY_NUMPY[codes].dtype)
+    quotients = np.divide(values, scales)
+    np.clip(np.rint(quotients, out=quotients), -largest or SMALLEST[codes], largest or LARGEST[codes], out=quotients)
+    quotients += np.float32(MIDDLE.get(codes, 0))
+    result: Array = quotients.astype(np.int16).astype(BY_NUMPY[codes].dtype)
     return result
 
 

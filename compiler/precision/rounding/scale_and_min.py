@@ -50,8 +50,8 @@ def importance(squares: Array, block: int) -> Array:
 def codes_of(blocks: Array, fitted: Array) -> Array:
     """Return the nearest codes, uint8 in the shape of ``blocks``, for the result of ``fit``."""
     with np.errstate(over="ignore", invalid="ignore"):
-        whole = np.rint((blocks - fitted[..., 1:]) / fitted[..., :1])
-    codes: Array = np.nan_to_num(np.clip(whole, 0, LARGEST_CODE)).astype(np.uint8)
+        levels = np.rint((blocks - fitted[..., 1:]) / fitted[..., :1])
+    codes: Array = np.nan_to_num(np.clip(levels, 0, LARGEST_CODE)).astype(np.uint8)
     return codes
 
 
@@ -72,23 +72,23 @@ def _fit(rows: Array, importance: Array | None) -> Array:
     codes, error, counted = np.empty_like(rows), np.empty_like(rows), np.empty_like(rows)
     for span in _TRIED:
         scale = (high - low) * np.float32(span / LARGEST_CODE)
-        least = (low + high) / 2 - scale * np.float32(LARGEST_CODE / 2)
+        minimum = (low + high) / 2 - scale * np.float32(LARGEST_CODE / 2)
         for refit in range(_REFITS + 1):
-            scale, least = _stored(scale), _stored(least)
+            scale, minimum = _stored(scale), _stored(minimum)
             scale[scale == 0] = 1
-            np.subtract(rows, least[:, None], out=codes)
+            np.subtract(rows, minimum[:, None], out=codes)
             codes /= scale[:, None]
             np.clip(np.rint(codes, out=codes), 0, LARGEST_CODE, out=codes)
             np.multiply(codes, scale[:, None], out=error)
-            error += least[:, None]
+            error += minimum[:, None]
             error -= rows
             as_much = error if importance is None else np.multiply(error, importance, out=counted)
             squared = np.einsum("ij,ij->i", error, as_much)
             better = squared < least_error
             least_error[better] = squared[better]
-            best[better, 0], best[better, 1] = scale[better], least[better]
+            best[better, 0], best[better, 1] = scale[better], minimum[better]
             if refit < _REFITS:
-                scale, least = _least_squares(codes, weighted, importance, count, total, (scale, least))
+                scale, minimum = _least_squares(codes, weighted, importance, count, total, (scale, minimum))
     best[~np.isfinite(least_error)] = np.nan
     return best
 
@@ -101,11 +101,11 @@ def _least_squares(
     sums, squares = of_codes.sum(axis=1), np.einsum("ij,ij->i", of_codes, codes)
     products = np.einsum("ij,ij->i", codes, weighted)
     spread = count * squares - sums * sums
-    usable = spread > 0
-    divisor = np.where(usable, spread, 1)
-    scale = np.where(usable, (count * products - sums * total) / divisor, otherwise[0])
-    least = np.where(usable, (squares * total - sums * products) / divisor, otherwise[1])
-    return scale.astype(np.float32), least.astype(np.float32)
+    has_spread = spread > 0
+    divisor = np.where(has_spread, spread, 1)
+    scale = np.where(has_spread, (count * products - sums * total) / divisor, otherwise[0])
+    minimum = np.where(has_spread, (squares * total - sums * products) / divisor, otherwise[1])
+    return scale.astype(np.float32), minimum.astype(np.float32)
 
 
 def _stored(values: Array) -> Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .read_option_map import (
     final,
     is_foreign_config,
-    merge_answers,
-    read_answers,
+    map_options,
+    merge_values,
     read_foreign_settings,
     read_speculative_config,
 )
@@ -14,8 +14,8 @@ from .read_option_map import (
 __all__ = [
     "final",
     "is_foreign_config",
-    "merge_answers",
-    "read_answers",
+    "map_options",
+    "merge_values",
     "read_foreign_settings",
     "read_speculative_config",
 ]

@@ -26,16 +26,16 @@ from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS
 class OptionMapping:
     """The mapping of ``keys``, option paths of TensorRT-LLM or vLLM.
 
-    ``option`` is the equivalent here; without one, values are ignored. ``spelled`` maps their values, in lower case, to
-    values here: None sets nothing, and ``UNREAD`` is ignored. Other values are converted by ``turned``, which also
+    ``option`` is the equivalent here; without one, values are ignored. ``values`` maps their values, in lower case, to
+    values here: None sets nothing, and ``UNREAD`` is ignored. Other values are converted by ``convert``, which also
     returns what it ignored, or used as they are; with ``only`` they are rejected. ``why`` is printed with ignored
     values, ``why`` and ``fix`` with rejected ones. If ``several``, ``--set`` may give one element at a time.
     """
 
     keys: str
     option: str = ""
-    spelled: Mapping[str, Any] = field(default_factory=dict)
-    turned: Callable[[Any], tuple[Any, list[str]]] | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    convert: Callable[[Any], tuple[Any, list[str]]] | None = None
     only: bool = False
     several: bool = False
     why: str = ""
@@ -77,7 +77,7 @@ def _rounded_modules(value: Any) -> tuple[Any, list[str]]:
 def _of_speculation(entry: NoCounterpart) -> OptionMapping:
     """Return the mapping of a speculation option that neither a build nor an engine reads."""
     keys = " ".join(f"speculative_config.{key}" for key in entry.keys.split())
-    return OptionMapping(keys, spelled=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
+    return OptionMapping(keys, values=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
 
 
 class DraftMethodNames(Mapping[str, Any]):
@@ -115,23 +115,23 @@ TABLE: tuple[OptionMapping, ...] = (
     # ------------------------------------------------------------------------------------------ sizes
     OptionMapping("max_num_seqs", "max_batch_size"),
     OptionMapping("max_decoder_seq_len", "max_seq_len"),
-    OptionMapping("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, turned=_number,
+    OptionMapping("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, convert=_number,
                   why="the default of --max-seq-len is used"),
     OptionMapping("max_input_len", why="max_seq_len limits prompt plus output"),
     OptionMapping("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
-    OptionMapping("max_beam_width", spelled=_nothing("1"), only=True, why="beam search is not supported",
+    OptionMapping("max_beam_width", values=_nothing("1"), only=True, why="beam search is not supported",
                   fix="omit the option, or use 1"),
     # ------------------------------------------------------------------------------------------ several GPUs
     OptionMapping(
         "tensor_parallel_size pipeline_parallel_size context_parallel_size data_parallel_size "
         "decode_context_parallel_size moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size "
         "tp_size pp_size ep_size cp_size",
-        spelled=_nothing("1", "-1"),
+        values=_nothing("1", "-1"),
         only=True,
         why=ONE_GPU,
         fix=FITS_ONE,
     ),
-    OptionMapping("enable_attention_dp enable_expert_parallel", spelled=_nothing("false"), only=True, why=ONE_GPU,
+    OptionMapping("enable_attention_dp enable_expert_parallel", values=_nothing("false"), only=True, why=ONE_GPU,
                   fix=FITS_ONE),
     OptionMapping("gpus_per_node workers allreduce_strategy embedding_parallel_mode auto_parallel", why=ONE_GPU),
     # ------------------------------------------------------------------------------------------ what is built
@@ -148,28 +148,28 @@ TABLE: tuple[OptionMapping, ...] = (
         {"pytorch": UNREAD, "_autodeploy": UNREAD, "trt": "tensorrt"},
         why="--backend is the runtime of the engine: onnxruntime, tensorrt-rtx or tensorrt",
     ),
-    OptionMapping("dtype", spelled=_nothing("auto"),
+    OptionMapping("dtype", values=_nothing("auto"),
                   why="unquantized weights keep the checkpoint's type unless --precision is "
                       "fp16, bf16 or fp32"),
     OptionMapping("tokenizer tokenizer_revision custom_tokenizer", only=True,
                   why="an engine uses its checkpoint's tokenizer",
                   fix="omit the option, or put the tokenizer's files into the checkpoint folder"),
-    OptionMapping("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
-    OptionMapping("skip_tokenizer_init", spelled=_nothing("false"), why="requests can always contain token ids"),
-    OptionMapping("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
-    OptionMapping("load_format", spelled=_nothing("auto", "hf", "safetensors"), only=True,
+    OptionMapping("tokenizer_mode", values=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
+    OptionMapping("skip_tokenizer_init", values=_nothing("false"), why="requests can always contain token ids"),
+    OptionMapping("trust_remote_code", values=_nothing("false"), why="code in checkpoints is never run"),
+    OptionMapping("load_format", values=_nothing("auto", "hf", "safetensors"), only=True,
                   why="weights are read from safetensors or GGUF", fix="omit the option"),
     OptionMapping("checkpoint_format checkpoint_loader download_dir",
                   why="checkpoint formats are detected from the files"),
     OptionMapping("model_kwargs hf_overrides rope_scaling sparse_attention_config", only=True, why=_MODELS,
                   fix="omit the option, or change the checkpoint"),
-    OptionMapping("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True,
+    OptionMapping("enable_lora enable_prompt_adapter", values=_nothing("false"), only=True,
                   why="adapters are not supported", fix="merge the adapters into the checkpoint"),
     OptionMapping("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
                   fix="merge them into the checkpoint"),
-    OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
+    OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", values=_nothing("false"),
                   only=True, why="plans always contain all weights", fix="omit the option"),
-    OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="this option is only a command-line flag",
+    OptionMapping("dry_run", values=_nothing("false"), only=True, why="this option is only a command-line flag",
                   fix="use `peagle-compile build --dry-run`"),
     OptionMapping(
         "plugin_config strongly_typed force_num_profiles profiling_verbosity fast_build speculative_decoding_plugin "
@@ -199,18 +199,18 @@ TABLE: tuple[OptionMapping, ...] = (
                   only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit the option"),
     OptionMapping("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
                   {"auto": None, "fp8_e4m3": FP8.name, "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}),
-    OptionMapping("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
+    OptionMapping("quant_config.exclude_modules", "exclude", convert=_rounded_modules, several=True,
                   why="the recipe sets the types of head, embedding, routers and norms; see --lm-head-precision"),
     OptionMapping("quant_config.group_size", why="the block size is always 32"),
-    OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
+    OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", values=_nothing("0.5"), only=True,
                   why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit the option"),
     OptionMapping("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
-                  spelled=_nothing("false"), only=True, why="codes are symmetric, and each input has a single scale",
+                  values=_nothing("false"), only=True, why="codes are symmetric, and each input has a single scale",
                   fix="omit the option"),
-    OptionMapping("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", spelled=_nothing("auto"),
+    OptionMapping("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", values=_nothing("auto"),
                   only=True, why="the supported model families have no such layers", fix="omit the option"),
     OptionMapping("calib_config.calib_batches", "calib_samples"),
-    OptionMapping("calib_config.calib_batch_size", spelled=_nothing("1"), only=True,
+    OptionMapping("calib_config.calib_batch_size", values=_nothing("1"), only=True,
                   why="samples are counted individually",
                   fix="use --calib-samples with calib_batches times calib_batch_size"),
     OptionMapping("calib_config.calib_max_seq_length", "calib_length"),
@@ -236,7 +236,7 @@ TABLE: tuple[OptionMapping, ...] = (
         fix=_DRAFTS_FIX,
     ),
     OptionMapping("speculative_config.mask_token_id", "mask_token_id"),
-    OptionMapping("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
+    OptionMapping("speculative_config.eagle3_layers_to_capture", "taps", convert=_inputs_of_layers, several=True),
     OptionMapping("speculative_config.posterior_threshold speculative_config.acceptance_tolerance", why=_SERVING),
     OptionMapping("speculative_config.quantization", only=True, why="the format of a head is detected",
                   fix="use --draft-precision to quantize the head"),

@@ -21,41 +21,41 @@ _PAGE = "see docs/from-tensorrt-llm.md for the supported names"
 class MappedOptions:
     """Option values by name, and messages on what was ignored."""
 
-    answers: Mapping[str, Any]
+    values: Mapping[str, Any]
     left_out: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True)
 class MappedOption:
-    """The ``answer`` for an ``option``, ``spelled`` as given; ``left`` is what was ignored and ``told`` the reason."""
+    """The ``value`` for an ``option``, ``name`` as given; ``left`` is what was ignored, for ``reason``."""
 
-    spelled: str
+    name: str
     option: str = ""
-    answer: Any = None
+    value: Any = None
     left: str = ""
-    told: str = ""
+    reason: str = ""
 
 
-def read_answers(
-    form: VerbOptions, content: Mapping[Any, Any], where: str, beside: Mapping[str, Any] | None = None
+def map_options(
+    options: VerbOptions, content: Mapping[Any, Any], origin: str, given: Mapping[str, Any] | None = None
 ) -> MappedOptions:
-    """Translate ``content``; ``where`` names its origin in errors, and ``beside`` are values given along with it.
+    """Translate ``content``; ``origin`` names its origin in errors, and ``given`` are values given along with it.
 
     Raises ``UsageError`` for an unknown name, for a value without an equivalent here, and for two names of one option
     with different values.
     """
-    found = [MappedOption(form.find(name, where).option.flag, name, value) for name, value in (beside or {}).items()]
+    found = [MappedOption(options.find(name, origin).option.flag, name, value) for name, value in (given or {}).items()]
     for key, value in content.items():
-        found += _read(form, key, value, where)
+        found += _read(options, key, value, origin)
     answers: dict[str, MappedOption] = {}
-    for each in (each for each in found if each.answer is not None):
+    for each in (each for each in found if each.value is not None):
         if each.option in answers:
-            each = _one_of(form, answers[each.option], each, where)
+            each = _one_of(options, answers[each.option], each, origin)
         answers[each.option] = each
-    return MappedOptions({option: each.answer for option, each in answers.items()}, tuple(_together(found, where)))
+    return MappedOptions({option: each.value for option, each in answers.items()}, tuple(_together(found, origin)))
 
 
-def merge_answers(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def merge_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Merge values; ``first`` takes precedence, except that a named head satisfies its request for any head."""
     merged = {**second, **first}
     if first.get("draft") is ANY_HEAD:
@@ -64,39 +64,39 @@ def merge_answers(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
     return merged
 
 
-def final(answers: Mapping[str, Any]) -> dict[str, Any]:
+def final(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values for ``Form.request``, where None stands for any head."""
-    return {option: None if answer is ANY_HEAD else answer for option, answer in answers.items()}
+    return {option: None if value is ANY_HEAD else value for option, value in values.items()}
 
 
-def read_speculative_config(form: VerbOptions, text: str, beside: Mapping[str, Any]) -> MappedOptions:
-    """Translate ``--speculative-config``, given ``beside`` other options of a command line. Raises ``UsageError``."""
-    where = "--speculative-config"
-    return read_answers(form, {SPECULATIVE_CONFIG: _parsed(text, where)}, where, beside)
+def read_speculative_config(options: VerbOptions, text: str, given: Mapping[str, Any]) -> MappedOptions:
+    """Translate ``--speculative-config``, given ``given`` other options of a command line. Raises ``UsageError``."""
+    origin = "--speculative-config"
+    return map_options(options, {SPECULATIVE_CONFIG: _parsed(text, origin)}, origin, given)
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
+def _parsed(text: str, origin: str) -> dict[str, Any]:
     """Parse a JSON object. Raises ``UsageError``."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{where} is not valid JSON", why=str(error), fix="use a JSON object in vLLM's format"
+            f"{origin} is not valid JSON", why=str(error), fix="use a JSON object in vLLM's format"
         ) from None
     if not isinstance(content, dict):
-        raise UsageError(f"{where} is not a JSON object", fix='use an object such as {"method": "ngram"}')
+        raise UsageError(f"{origin} is not a JSON object", fix='use an object such as {"method": "ngram"}')
     return content
 
 
 def is_foreign_config(name: str) -> bool:
     """Return True if a name of ``--set`` is one of TensorRT-LLM or vLLM."""
-    return _is_theirs(_normal(name))
+    return _is_foreign(_normal(name))
 
 
 def read_foreign_settings(
-    form: VerbOptions, settings: Iterable[tuple[str, str]], beside: Mapping[str, Any]
+    options: VerbOptions, settings: Iterable[tuple[str, str]], given: Mapping[str, Any]
 ) -> MappedOptions:
-    """Translate ``--set NAME=TEXT`` with names of TensorRT-LLM or vLLM; ``beside`` are this program's own.
+    """Translate ``--set NAME=TEXT`` with names of TensorRT-LLM or vLLM; ``given`` are this program's own.
 
     Raises ``UsageError``.
     """
@@ -104,11 +104,11 @@ def read_foreign_settings(
     for name, text in settings:
         path = _normal(name)
         value = _listed(name, text) if text.lstrip().startswith(("{", "[")) else text
-        word = _word(path)
-        if word is not None and word.several and isinstance(value, str):  # one element at a time
+        mapping = _mapping_of(path)
+        if mapping is not None and mapping.several and isinstance(value, str):  # one element at a time
             value = [*content.get(path, []), value]
         content[path] = value
-    return read_answers(form, content, "--set", beside)
+    return map_options(options, content, "--set", given)
 
 
 def _listed(name: str, text: str) -> Any:
@@ -124,97 +124,97 @@ def _listed(name: str, text: str) -> Any:
         ) from None
 
 
-def _read(form: VerbOptions, key: Any, value: Any, where: str) -> Iterator[MappedOption]:
+def _read(options: VerbOptions, key: Any, value: Any, origin: str) -> Iterator[MappedOption]:
     path = _normal(key)
     if path == SPECULATIVE_CONFIG and isinstance(value, str):  # vLLM's files hold it as JSON text
-        value = _parsed(value, f"{where}: {path}")
-    ours = isinstance(value, Mapping) and path == "backend"  # also the name of an option group here
-    if ours or not _is_theirs(path):
-        for option, answer in form.flat({key: value}, where).items():
+        value = _parsed(value, f"{origin}: {path}")
+    is_group_here = isinstance(value, Mapping) and path == "backend"  # also the name of an option group here
+    if is_group_here or not _is_foreign(path):
+        for option, answer in options.flat({key: value}, origin).items():
             yield MappedOption(str(key), option, answer)
         return
     if isinstance(value, Mapping) and path in (*GROUPS, BUILD_CONFIG):
         for name, inner in value.items():
             below = _normal(name)
             if path == BUILD_CONFIG and (below == BUILD_CONFIG or below in GROUPS):
-                raise _unknown(f"{path}.{below}", where)
-            yield from _in_group(form, f"{path}.{below}", inner, where)
+                raise _unknown(f"{path}.{below}", origin)
+            yield from _in_group(options, f"{path}.{below}", inner, origin)
     elif value is not None or path not in (*GROUPS, BUILD_CONFIG):
-        yield from _in_group(form, path, value, where)
+        yield from _in_group(options, path, value, origin)
 
 
-def _in_group(form: VerbOptions, path: str, value: Any, where: str) -> Iterator[MappedOption]:
-    word = _word(path)
-    if word is None:
+def _in_group(options: VerbOptions, path: str, value: Any, origin: str) -> Iterator[MappedOption]:
+    mapping = _mapping_of(path)
+    if mapping is None:
         inner = path.removeprefix(f"{BUILD_CONFIG}.")
         if inner == path:
-            raise _unknown(path, where)
-        for option, answer in form.flat({inner: value}, where).items():
+            raise _unknown(path, origin)
+        for option, answer in options.flat({inner: value}, origin).items():
             yield MappedOption(path, option, answer)
         return
-    said = _answer(word, path, value, where)
-    if said.option and said.answer is not None and said.answer is not ANY_HEAD:
+    mapped = _mapped(mapping, path, value, origin)
+    if mapped.option and mapped.value is not None and mapped.value is not ANY_HEAD:
         try:
-            entry = form.find(said.option, where)
+            entry = options.find(mapped.option, origin)
         except UsageError:
             raise UsageError(
-                f"{where}: {path} corresponds to {said.option}, which is not an option of {form.verb}",
+                f"{origin}: {path} corresponds to {mapped.option}, which is not an option of {options.verb}",
                 fix=f"omit {path}",
             ) from None
-        typed(said.answer, entry.type, entry.option, f"{where}: {path}")
-    yield said
+        typed(mapped.value, entry.type, entry.option, f"{origin}: {path}")
+    yield mapped
 
 
-def _answer(word: OptionMapping, path: str, value: Any, where: str) -> MappedOption:
+def _mapped(mapping: OptionMapping, path: str, value: Any, origin: str) -> MappedOption:
     """Translate the value of a mapped option."""
     if value is None or value in ("", [], {}, ()):
         return MappedOption(path)
     text = _text(value)
-    if text in word.spelled:
-        answer = word.spelled[text]
+    if text in mapping.values:
+        answer = mapping.values[text]
         return (
-            MappedOption(path, left=path, told=word.why)
+            MappedOption(path, left=path, reason=mapping.why)
             if answer is UNREAD
-            else MappedOption(path, word.option, answer)
+            else MappedOption(path, mapping.option, answer)
         )
-    if word.only:
-        raise UsageError(f"{where}: {path} {shown(value)} is not supported", why=word.why, fix=word.fix)
-    if not word.option:
-        return MappedOption(path, left=path, told=word.why)
-    answer, left = word.turned(value) if word.turned else (value, [])
-    return MappedOption(path, word.option, answer, f"{', '.join(left)} of {path}" if left else "", word.why)
+    if mapping.only:
+        raise UsageError(f"{origin}: {path} {shown(value)} is not supported", why=mapping.why, fix=mapping.fix)
+    if not mapping.option:
+        return MappedOption(path, left=path, reason=mapping.why)
+    answer, left = mapping.convert(value) if mapping.convert else (value, [])
+    return MappedOption(path, mapping.option, answer, f"{', '.join(left)} of {path}" if left else "", mapping.why)
 
 
-def _one_of(form: VerbOptions, first: MappedOption, second: MappedOption, where: str) -> MappedOption:
+def _one_of(options: VerbOptions, first: MappedOption, second: MappedOption, origin: str) -> MappedOption:
     """Return the more specific of two values of one option. Raises ``UsageError`` if they differ."""
-    if ANY_HEAD in (first.answer, second.answer):
-        other = first if second.answer is ANY_HEAD else second
-        same = other.answer is ANY_HEAD or head_named(other.answer) is not None
+    if ANY_HEAD in (first.value, second.value):
+        other = first if second.value is ANY_HEAD else second
+        same = other.value is ANY_HEAD or head_named(other.value) is not None
     else:
-        other, entry = first, form.find(first.option, where)
-        one, two = (typed(each.answer, entry.type, entry.option, each.spelled) for each in (first, second))
+        other, entry = first, options.find(first.option, origin)
+        one, two = (typed(each.value, entry.type, entry.option, each.name) for each in (first, second))
         same = one == two
     if same:
         return other
     raise UsageError(
-        f"{where}: {_in_words(first)} and {_in_words(second)} cannot be combined",
-        why=f"both set {form.find(first.option, where).option.flag}",
+        f"{origin}: {_in_words(first)} and {_in_words(second)} cannot be combined",
+        why=f"both set {options.find(first.option, origin).option.flag}",
         fix="omit one of them",
     )
 
 
-def _in_words(said: MappedOption) -> str:
-    return f"{said.spelled} {'(a head)' if said.answer is ANY_HEAD else shown(said.answer)}"
+def _in_words(mapped: MappedOption) -> str:
+    return f"{mapped.name} {'(a head)' if mapped.value is ANY_HEAD else shown(mapped.value)}"
 
 
-def _together(found: Iterable[MappedOption], where: str) -> Iterator[str]:
+def _together(found: Iterable[MappedOption], origin: str) -> Iterator[str]:
     """Yield a message for each reason, with all names ignored for it."""
     names: dict[str, list[str]] = {}
     for each in found:
         if each.left:
-            names.setdefault(each.told, []).append(each.left)
+            names.setdefault(each.reason, []).append(each.left)
     for why, left in names.items():
-        yield f"{where}: ignored {', '.join(left)} ({why})"
+        yield f"{origin}: ignored {', '.join(left)} ({why})"
 
 
 def _normal(key: Any) -> str:
@@ -231,12 +231,12 @@ def _text(value: Any) -> str:
         return ""
 
 
-def _is_theirs(path: str) -> bool:
+def _is_foreign(path: str) -> bool:
     root = path.partition(".")[0]
-    return path in (*GROUPS, BUILD_CONFIG) or root in (*GROUPS, BUILD_CONFIG) or _word(path) is not None
+    return path in (*GROUPS, BUILD_CONFIG) or root in (*GROUPS, BUILD_CONFIG) or _mapping_of(path) is not None
 
 
-def _word(path: str) -> OptionMapping | None:
+def _mapping_of(path: str) -> OptionMapping | None:
     """Return the mapping of a path, or of its parent if that has no option."""
     bare = path.removeprefix(f"{BUILD_CONFIG}.")
     if bare in OPTION_MAP:
@@ -245,10 +245,10 @@ def _word(path: str) -> OptionMapping | None:
     return above if above is not None and not above.option else None
 
 
-def _unknown(path: str, where: str) -> UsageError:
+def _unknown(path: str, origin: str) -> UsageError:
     near = nearest(path, OPTION_MAP)
     return UsageError(
-        f"{where}: unknown option {path!r}",
+        f"{origin}: unknown option {path!r}",
         why=f"did you mean {' or '.join(near)}?"
         if near
         else "the name is not a supported option of TensorRT-LLM or vLLM",

@@ -26,8 +26,8 @@ class AcceptanceLengths:
         """Return the tokens of a round of ``k`` drafts: 1 without drafts."""
         return tokens_by_k(self.rates(k))[k]
 
-    def rates(self, most: int) -> list[float]:
-        """Return the acceptance rates of drafts 1 to ``most``: they sum to the known lengths."""
+    def rates(self, max_drafts: int) -> list[float]:
+        """Return the acceptance rates of drafts 1 to ``max_drafts``: they sum to the known lengths."""
         rates: list[float] = []
         factor, last = 0.0, 1.0
         for (fewer, less), (k, tokens) in pairwise([(0, 1.0), *self.known.items()]):
@@ -37,8 +37,8 @@ class AcceptanceLengths:
             even = sum_of_rates / count
             rates += [last * factor**i if factor < 1 else even for i in range(1, count + 1)]
             last = rates[-1]
-        rates += [last * factor**i for i in range(1, most - len(rates) + 1)]
-        return rates[:most]
+        rates += [last * factor**i for i in range(1, max_drafts - len(rates) + 1)]
+        return rates[:max_drafts]
 
 
 def _factor(last: float, count: int, wanted: float) -> float:

@@ -39,14 +39,14 @@ _NOT_ESTIMATED = "times are estimated for GPUs, and for this project's kernels o
 class SpeedQuestion:
     """The draft method, the acceptance lengths and the numbers of drafts to estimate.
 
-    ``lengths`` is None if they are unknown. ``most`` is the maximum of drafts, ``asked`` the number requested, None if
-    it adapts. ``head_parameters`` is the published size of a head whose checkpoint is not local.
+    ``lengths`` is None if they are unknown. ``max_drafts`` is the maximum of drafts, ``requested_drafts`` the number
+    requested, None if it adapts. ``head_parameters`` is the published size of a head whose checkpoint is not local.
     """
 
     method: DraftMethod
     lengths: AcceptanceLengths | None
-    most: int
-    asked: int | None = None
+    max_drafts: int
+    requested_drafts: int | None = None
     head_parameters: int | None = None
 
 
@@ -54,17 +54,17 @@ def speed_question(request: CompileRequest, speculation: Speculation, head: Draf
     """Return the question of a request: its own acceptance lengths, else those published for the known head."""
     pair = known_pair(request.pair.model)
     is_known = pair is not None and request.pair.draft is None
-    most = speculation.max_num_speculative_tokens
+    max_drafts = speculation.max_num_speculative_tokens
     lengths = None
-    if given := request.speed.lengths(speculation.trained_depth or most or 1):
-        lengths = AcceptanceLengths(given, "acceptance length as given")
+    if given_lengths := request.speed.lengths(speculation.trained_depth or max_drafts or 1):
+        lengths = AcceptanceLengths(given_lengths, "acceptance length as given")
     elif pair and is_known and pair.acceptance:
         lengths = AcceptanceLengths(pair.acceptance.tokens, f"acceptance length: {pair.acceptance.source}")
     return SpeedQuestion(
         method=_method(request, head),
         lengths=lengths,
-        most=most,
-        asked=None if speculation.adapts else speculation.num_speculative_tokens,
+        max_drafts=max_drafts,
+        requested_drafts=None if speculation.adapts else speculation.num_speculative_tokens,
         head_parameters=pair.drafter_parameters if pair and is_known else None,
     )
 
@@ -75,8 +75,8 @@ def _method(request: CompileRequest, head: DrafterSpec | None) -> DraftMethod:
         return request.headless
     if head:
         return method_of_heads(Passes.ONE if head.strategy == "parallel" else Passes.ONE_PER_DRAFT)
-    named = METHODS.get(request.pair.draft or "")
-    return named or method_of_heads(Passes.ONE)
+    method = METHODS.get(request.pair.draft or "")
+    return method or method_of_heads(Passes.ONE)
 
 
 def drafter_of(
@@ -92,12 +92,12 @@ def drafter_of(
     notes = [INTERPOLATED] if question.lengths else [NO_LENGTHS] if method.drafts else []
     if not method.needs_head:
         return None, notes
-    if question.most < SHOWN[-1]:
-        notes.append(f"the head was trained for K = {question.most}")
+    if question.max_drafts < SHOWN[-1]:
+        notes.append(f"the head was trained for K = {question.max_drafts}")
     if head is None:
         is_parallel = method.passes is Passes.ONE
-        head, said = assumed_head(spec, text, question.head_parameters, parallel=is_parallel)
-        notes.append(said)
+        head, head_notes = assumed_head(spec, text, question.head_parameters, parallel=is_parallel)
+        notes.append(head_notes)
     return drafter_work(head, recipe, lowering), notes
 
 
@@ -122,7 +122,7 @@ def estimate_speed(
         question.method,
         gpu_device(gpu) if gpu and lowering.is_tensorrt else None,
         question.lengths,
-        most=question.most,
-        shown=sorted({*SHOWN, question.asked or 0}),
+        max_drafts=question.max_drafts,
+        shown=sorted({*SHOWN, question.requested_drafts or 0}),
         notes=notes,
     )

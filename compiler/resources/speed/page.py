@@ -20,11 +20,11 @@ def speed_table(estimate: SpeedEstimate) -> list[tuple[str, ...]]:
 def speed_notes(estimate: SpeedEstimate) -> list[tuple[str, str]]:
     """Return rows on the device, the fastest number of drafts, and the sources of figures."""
     was_run = any(each.measured_ms for each in estimate.rounds)
-    place = (
+    device = (
         "for no device" if estimate.device is None else f"for {estimate.device}{'' if was_run else ', not measured'}"
     )
     requests = "one request" if estimate.rows == 1 else f"{estimate.rows} requests"
-    rows = [("  estimated", f"{place}: {requests} after {estimate.context:,} tokens")]
+    rows = [("  estimated", f"{device}: {requests} after {estimate.context:,} tokens")]
     if estimate.fastest is not None:
         k = estimate.fastest
         rows.append(("  fastest", f"K = {k} by this estimate" if k else "plain decoding by this estimate"))

@@ -127,7 +127,7 @@ class SpeedEstimate:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def beside(self, measured: Mapping[int, float]) -> SpeedEstimate:
+    def with_measured(self, measured: Mapping[int, float]) -> SpeedEstimate:
         """Return the estimate with the measured milliseconds of rounds, by number of drafts."""
         return replace(self, rounds=tuple(replace(each, measured_ms=measured.get(each.k)) for each in self.rounds))
 
@@ -139,13 +139,13 @@ def estimate_rounds(
     device: TimedDevice | None,
     lengths: AcceptanceLengths | None,
     *,
-    most: int,
+    max_drafts: int,
     context: int = CONTEXT,
     rows: int = 1,
     shown: Sequence[int] = SHOWN,
     notes: Sequence[str] = (),
 ) -> SpeedEstimate:
-    """Estimate the rounds with each number of drafts in ``shown``, and find the fastest up to ``most``."""
+    """Estimate the rounds with each number of drafts in ``shown``, and find the fastest up to ``max_drafts``."""
     drafting = [k for k in shown if k] if method.drafts else []
 
     def estimated(k: int) -> RoundEstimate:
@@ -156,7 +156,7 @@ def estimate_rounds(
     rounds = [estimated(k) for k in (0, *drafting)]
     fastest = None
     if device and (lengths or not drafting):
-        candidates = [estimated(k) for k in range(most + 1)] if drafting else rounds
+        candidates = [estimated(k) for k in range(max_drafts + 1)] if drafting else rounds
         best = max(candidates, key=lambda each: each.tokens_per_second(each.expected_ms) or 0.0)
         fastest = best.k
         rounds += [best] if best.k not in (0, *drafting) else []

@@ -39,9 +39,9 @@ def find_in_container(context: typer.Context, engine: Path | None) -> Path | Non
 
 
 def _checked(context: typer.Context, param: Any, variable: str, value: object) -> object:
-    given = [value] if param.multiple and not isinstance(value, list) else value
+    values = [value] if param.multiple and not isinstance(value, list) else value
     try:
-        param.process_value(context, given)
+        param.process_value(context, values)
     except Exception as error:
         why = getattr(error, "message", None)  # set by the argument parser's errors
         if why is None:
@@ -49,4 +49,4 @@ def _checked(context: typer.Context, param: Any, variable: str, value: object) -
         raise UsageError(
             f"{variable}={value} is invalid", why=why, fix=f"use a valid value of {param.opts[0]}"
         ) from None
-    return given
+    return values

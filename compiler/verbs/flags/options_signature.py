@@ -73,13 +73,13 @@ _COMMON = {
 }  # fmt: skip
 
 
-def takes_options(form: VerbOptions) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb that takes a ``request`` the options of ``form``, ``--config`` and ``--set``, before its own."""
+def takes_options(options: VerbOptions) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb that takes a ``request`` the options of ``options``, ``--config`` and ``--set``, before its own."""
 
     def wrap(verb: Callable[..., None]) -> Callable[..., None]:
-        own = (_OF_DRAFTS if any(entry.option.name == "draft" for entry in form) else {}) | _OWN
-        parameters = [*_form_parameters(form), *(_keyword(name, kind, None) for name, kind in own.items())]
-        asked = {parameter.name for parameter in parameters}
+        own = (_OF_DRAFTS if any(entry.option.name == "draft" for entry in options) else {}) | _OWN
+        parameters = [*_form_parameters(options), *(_keyword(name, kind, None) for name, kind in own.items())]
+        option_names = {parameter.name for parameter in parameters}
         hints = get_type_hints(verb, include_extras=True)
         for name, parameter in inspect.signature(verb).parameters.items():
             if name != "request":
@@ -91,10 +91,10 @@ def takes_options(form: VerbOptions) -> Callable[[Callable[..., None]], Callable
             context = values.pop(_CONTEXT)
             answers = {
                 name: value
-                for name in asked
+                for name in option_names
                 if (value := values.pop(name)) is not None and context.get_parameter_source(name).name != "DEFAULT"
             }
-            verb(request=form.request(**_merged(form, answers)), **values)
+            verb(request=options.request(**_merged(options, answers)), **values)
 
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -103,9 +103,9 @@ def takes_options(form: VerbOptions) -> Callable[[Callable[..., None]], Callable
     return wrap
 
 
-def _form_parameters(form: VerbOptions) -> list[inspect.Parameter]:
+def _form_parameters(options: VerbOptions) -> list[inspect.Parameter]:
     parameters = []
-    for entry in form:
+    for entry in options:
         if entry.option.argument:
             same = typer.Argument(
                 metavar=entry.option.argument,
@@ -124,7 +124,7 @@ def _option(entry: VerbOption) -> inspect.Parameter:
     info = typer.Option(
         option.flag,
         help=option.help,
-        min=option.least,
+        min=option.minimum,
         show_default=shown,
         autocompletion=completion(entry),
         rich_help_panel=_section(entry),
@@ -153,44 +153,44 @@ def _nullable(kind: Any, *, split: bool) -> Any:
     return kind | None
 
 
-def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
+def _merged(options: VerbOptions, given: dict[str, Any]) -> dict[str, Any]:
     """Merge the answers: the command line overrides ``--set``, which overrides the file."""
     from ...request.compat import (  # imported late: it shares a table with `serve`, and --help needs no runtime
         final,
         is_foreign_config,
-        merge_answers,
-        read_answers,
+        map_options,
+        merge_values,
         read_foreign_settings,
         read_speculative_config,
     )
 
-    path, settings = answers.pop(_CONFIG, None), answers.pop(_SETTINGS, None) or ()
-    speculation = answers.pop(_SPECULATION, None)
-    argument = answers.pop(_ARGUMENT, None)
+    path, settings = given.pop(_CONFIG, None), given.pop(_SETTINGS, None) or ()
+    speculation = given.pop(_SPECULATION, None)
+    argument = given.pop(_ARGUMENT, None)
     if argument is not None:
-        if "model" in answers:
+        if "model" in given:
             raise UsageError(
-                f"the model was given twice: {argument} and --model {answers['model']}",
+                f"the model was given twice: {argument} and --model {given['model']}",
                 why="MODEL and --model are the same option",
                 fix="omit one of them",
             )
-        answers["model"] = argument
-    said = [read_answers(form, read_config(path), f"--config {path}")] if path else []
+        given["model"] = argument
+    mapped = [map_options(options, read_config(path), f"--config {path}")] if path else []
     once: dict[str, Any] = {}
-    theirs = []
+    foreign = []
     for name, text in read_settings(settings):
         if is_foreign_config(name):
-            theirs.append((name, text))
+            foreign.append((name, text))
             continue
-        entry = form.find(name, f"--set {name}")
+        entry = options.find(name, f"--set {name}")
         several = entry.type == tuple[str, ...]
         once[entry.option.name] = [*once.get(entry.option.name, []), text] if several else text
-    said.append(read_foreign_settings(form, theirs, once))
+    mapped.append(read_foreign_settings(options, foreign, once))
     if speculation is not None:
-        said.append(read_speculative_config(form, speculation, answers))
+        mapped.append(read_speculative_config(options, speculation, given))
     merged: dict[str, Any] = {}
-    for each in said:
-        merged = merge_answers(each.answers, merged)
+    for each in mapped:
+        merged = merge_values(each.values, merged)
         for text in each.left_out:
             note(f"note: {text}")
-    return final(merge_answers(answers, merged))
+    return final(merge_values(given, merged))

@@ -39,7 +39,7 @@ class Verbosity:
 def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb that takes a ``verbosity`` the verbosity flags, after its own."""
     hints = get_type_hints(verb, include_extras=True)
-    kept = [
+    parameters = [
         p.replace(annotation=hints[name])
         for name, p in inspect.signature(verb).parameters.items()
         if name != "verbosity"
@@ -63,6 +63,6 @@ def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
         with logged(log, verbose=verbose):
             verb(*arguments, verbosity=verbosity, **values)
 
-    command.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *flags)}
+    command.__signature__ = inspect.Signature([*parameters, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *flags)}
     return command

@@ -87,7 +87,7 @@ class OnnxRuntimeBackend:
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             hidden=hidden_size(drafter),
             least_columns=1,
-            is_told=manifest.target.verifies_trees,
+            takes_ancestors=manifest.target.verifies_trees,
             candidates=candidates_of(drafter),
         )
         self._caches = CacheArrays(manifest, num_slots)
@@ -265,12 +265,17 @@ def _rounds(manifest: Manifest) -> bool:
 
 
 def _checked_session(
-    folder: Path, manifest: Manifest, half: str, threads: int, library: Path | None, profiler: Profiler | None = None
+    folder: Path,
+    manifest: Manifest,
+    component: str,
+    threads: int,
+    library: Path | None,
+    profiler: Profiler | None = None,
 ) -> Any:
     """Return the session of one half after checking that its tensors match the memory that will be bound."""
-    part = manifest.parts[half]
+    part = manifest.parts[component]
     path = folder / part.file
     open_with = partial(open_session, path, threads, library)
-    session = ProfiledSession(open_with, half, profiler) if profiler else open_with()
-    check_graph(path, half, part, manifest.shapes, "float32", *tensors_of(session))
+    session = ProfiledSession(open_with, component, profiler) if profiler else open_with()
+    check_graph(path, component, part, manifest.shapes, "float32", *tensors_of(session))
     return session

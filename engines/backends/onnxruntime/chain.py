@@ -53,8 +53,8 @@ class Chain:
         self._read[rows] = self._written[rows]
         self._inputs["tokens"][rows, 0], self._inputs["start"][rows] = drafts, positions
         run(self._session, self.binding(first, len(drafts), caches))
-        made: list[int] = self._outputs[NEXT[0]][rows, 1].tolist()
-        return made
+        next_drafts: list[int] = self._outputs[NEXT[0]][rows, 1].tolist()
+        return next_drafts
 
     def binding(self, first: int, count: int, caches: Arrays) -> Any:
         """Return the binding of a further pass over these rows."""

@@ -59,7 +59,7 @@ class RowGroup:
         self._of_drafters = first, rows, most_held + 2 * emitted, emitted
         self.policies: list[SlotArrays | None] = [None] * rows  # the policy that each row of the arrays holds
         self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
-        self.made: Arrays = {}  # its arrays
+        self.arrays: Arrays = {}  # its arrays
         self.chains: set[int] = set()  # rows whose ancestors array, in this shape, is that of a chain
         self.bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
 
@@ -74,14 +74,14 @@ class SessionLanes:
     Rows without a request are skipped.
     """
 
-    def __init__(self, own: LoadedDrafter, slots: int, emitted: int, *, takes_rows: bool) -> None:
+    def __init__(self, own_drafter: LoadedDrafter, slots: int, emitted: int, *, takes_rows: bool) -> None:
         """Allocate arrays for rounds that emit up to ``emitted`` tokens per row.
 
-        ``own`` drafts for requests that name no other drafter. With ``takes_rows``, a pass covers all rows; otherwise
-        each row has its own passes and its slot's cache row.
+        ``own_drafter`` drafts for requests that name no other drafter. With ``takes_rows``, a pass covers all rows;
+        otherwise each row has its own passes and its slot's cache row.
         """
-        self._own, self._slots, self.takes_rows = own, slots, takes_rows
-        self._sessions, self._caches = own.sessions, own.caches  # read for what all drafters share
+        self._own, self._slots, self.takes_rows = own_drafter, slots, takes_rows
+        self._sessions, self._caches = own_drafter.sessions, own_drafter.caches  # read for what all drafters share
         sessions = self._sessions
         self._columns = columns = max(emitted, sessions.least_columns)
         self._requests: dict[int, SlotRow] = {}  # by slot
@@ -144,18 +144,18 @@ class SessionLanes:
 
     def retire(self, slot: int) -> None:
         """Exclude the slot from later rounds; the last row moves into its place, so that active rows have no gap."""
-        gone = self._remove(slot)
-        if gone is None or not self.takes_rows:
+        request = self._remove(slot)
+        if request is None or not self.takes_rows:
             return
-        if (rows := self._rows()) and rows[-1].row > gone.row and gone.is_busy:
-            self._move(rows[-1], gone.row)
+        if (rows := self._rows()) and rows[-1].row > request.row and request.is_busy:
+            self._move(rows[-1], request.row)
 
     def _remove(self, slot: int) -> SlotRow | None:
         self._busy = None
-        if gone := self._requests.pop(slot, None):
-            gone.held.clear()
-            self._unused.append(gone.held)
-        return gone
+        if request := self._requests.pop(slot, None):
+            request.held.clear()
+            self._unused.append(request.held)
+        return request
 
     @property
     def _free_rows(self) -> set[int]:
@@ -170,10 +170,10 @@ class SessionLanes:
             self._move(other, max(free))
             self._move(request, row)
         else:
-            kept, left = request.arrays.keep(0, request.known), request.row
+            moved, left = request.arrays.keep(0, request.known), request.row
             self._move(other, left)
             self._place(request, row)
-            request.arrays.restore(kept)
+            request.arrays.restore(moved)
 
     def _move(self, request: SlotRow, row: int) -> None:
         """Move a request to another row, with its cache entries."""
@@ -207,9 +207,9 @@ class SessionLanes:
         emitted = max(int(request.window.draft_len[0]) for request in rows) + 1
         columns = max(emitted, self._sessions.least_columns)
         if group.shape != (shape := (len(rows), columns, emitted)):
-            group.shape, group.made = shape, group.target.of(*shape)
+            group.shape, group.arrays = shape, group.target.of(*shape)
             group.chains.clear()
-        arrays = group.made
+        arrays = group.arrays
         for at, request in enumerate(rows):
             self._lay_out(group, at, request)
         shows_logits, logits = any(request.arrays.choice for request in rows), np.empty(0)
@@ -236,7 +236,7 @@ class SessionLanes:
         Rows that run one by one get chains, because their kernels do not support trees.
         """
         for group, drafter, rows in self._by_drafter():
-            if self.takes_rows and self._sessions.is_told and drafter.sessions.candidates:
+            if self.takes_rows and self._sessions.takes_ancestors and drafter.sessions.candidates:
                 self._draft_all(group, drafter, rows, min(k, DEEPEST), size=k)
             else:
                 self._draft_all(group, drafter, rows, k, size=0)
@@ -259,8 +259,8 @@ class SessionLanes:
                 continue
             drafts = [request.following[0][-1] for request in rows]
             positions = [request.following[1] + len(request.following[0]) - 2 for request in rows]
-            made = drafter.chain.extend(rows[0].row, drafts, positions, _rows_of(drafter.caches.drafter, rows))
-            for request, draft in zip(rows, made, strict=True):
+            next_drafts = drafter.chain.extend(rows[0].row, drafts, positions, _rows_of(drafter.caches.drafter, rows))
+            for request, draft in zip(rows, next_drafts, strict=True):
                 request.following = [*request.following[0], draft], request.following[1]
 
     def defer(self) -> None:
@@ -269,8 +269,8 @@ class SessionLanes:
         If they do not fit, the first deferred ones are read now.
         """
         for group, rows in self._grouped():
-            made = group.made
-            ids, features = made["input_ids"], made["aux_hidden"]
+            target_arrays = group.arrays
+            ids, features = target_arrays["input_ids"], target_arrays["aux_hidden"]
             for at, request in enumerate(rows):
                 if not request.held.has_room(request.committed):
                     _read_held(request, FREED)
@@ -291,8 +291,8 @@ class SessionLanes:
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the windows of active rows, after their newest tokens."""
         for slot, request in self._requests.items():
-            if request.is_busy and (mine := drafts[slot]) is not None:
-                request.window.put_drafts(mine)
+            if request.is_busy and (proposed := drafts[slot]) is not None:
+                request.window.put_drafts(proposed)
 
     def emission(self) -> Emitted:
         """Return the tokens that every active row emitted, i32 [slots, K + 1]; idle slots are -1."""
@@ -327,7 +327,7 @@ class SessionLanes:
 
     def _lay_out(self, group: RowGroup, at: int, request: SlotRow) -> None:
         """Write a request's window, policy and numbers to a row of the target's arrays."""
-        window, arrays, (_, columns, emitted) = request.window, group.made, group.shape
+        window, arrays, (_, columns, emitted) = request.window, group.arrays, group.shape
         arrays["input_ids"][at] = window.input_ids[0, :columns]
         for name in _LENGTHS:
             arrays[name][at] = getattr(window, name)[0]
@@ -341,7 +341,7 @@ class SessionLanes:
         if tree:
             numbers = numbers[np.minimum(tree.depths, len(numbers) - 1)]
         arrays["uniform"][at, : len(numbers)] = numbers
-        if self._sessions.is_told and (tree or at not in group.chains):
+        if self._sessions.takes_ancestors and (tree or at not in group.chains):
             arrays[ANCESTORS][at] = chain_ancestors(columns)
             group.chains.add(at)
             if tree:
@@ -351,11 +351,11 @@ class SessionLanes:
     def _target_binding(self, group: RowGroup, rows: Sequence[SlotRow], shows_logits: bool) -> Any:
         key = "target", (*group.shape, shows_logits)
         if key not in group.bindings:
-            arrays, caches = group.made, _rows_of(self._caches.target, rows)
+            arrays, caches = group.arrays, _rows_of(self._caches.target, rows)
             outputs = {name: arrays[name] for name in EMITTED}
             outputs |= {"aux_hidden": arrays["aux_hidden"]} if self._sessions.features else {}
-            told = (ANCESTORS,) if self._sessions.is_told else ()
-            inputs = {name: arrays[name] for name in (*TARGET_INPUTS, *told)} | caches
+            tree_input = (ANCESTORS,) if self._sessions.takes_ancestors else ()
+            inputs = {name: arrays[name] for name in (*TARGET_INPUTS, *tree_input)} | caches
             bound = bind(self._sessions.target, inputs, outputs | {written(n): c for n, c in caches.items()})
             if shows_logits:
                 bound.bind_output(LOGITS)
@@ -365,14 +365,14 @@ class SessionLanes:
     def _draft(self, group: RowGroup, drafter: LoadedDrafter, rows: Sequence[SlotRow], k: int, size: int) -> None:
         """Run the drafter over adjacent rows, for trees of ``size`` drafts, or for chains if it is 0."""
         columns = max(*(request.fed_columns for request in rows), 1)
-        arrays, made = group.drafting(drafter).of(len(rows), columns, k + 1), group.made
+        arrays, target_arrays = group.drafting(drafter).of(len(rows), columns, k + 1), group.arrays
         arrays["tokens"][:] = -1
         for at, request in enumerate(rows):
             held, end, from_row = request.held.count, request.fed_columns, request.row - group.first
-            for name, kept in (("input_ids", request.held.ids), ("aux_hidden", request.held.features)):
+            for name, pending in (("input_ids", request.held.ids), ("aux_hidden", request.held.features)):
                 if held:
-                    arrays[name][at, :held] = kept[:held]
-                arrays[name][at, held:end] = made[name][from_row, request.columns]
+                    arrays[name][at, :held] = pending[:held]
+                arrays[name][at, held:end] = target_arrays[name][from_row, request.columns]
             # Accepted drafts are committed like other tokens; only the last token was not fed. A path has any length.
             for name, length in zip(_LENGTHS, (request.fed_start, end, 0), strict=True):
                 arrays[name][at] = length
@@ -408,11 +408,11 @@ class SessionLanes:
         return drafter.bindings[key]
 
 
-def _read_held(request: SlotRow, most: int | None = None) -> None:
+def _read_held(request: SlotRow, max_columns: int | None = None) -> None:
     """Run the drafter over the columns that it has not read, or over the first so many."""
     drafter, following = request.drafter, int(request.window.input_ids[0, 0])
     caches = _rows_of(drafter.caches.drafter, [request])
-    read_pending(drafter.sessions.drafter, request.held, following, caches, drafter.chain, request.row, most)
+    read_pending(drafter.sessions.drafter, request.held, following, caches, drafter.chain, request.row, max_columns)
 
 
 def _rows_of(caches: Arrays, rows: Sequence[SlotRow]) -> Arrays:

@@ -101,8 +101,8 @@ def _allocate(part: Part, slots: int, length: int) -> tuple[Arrays, Stacks]:
     alike: dict[tuple[tuple[int, ...], np.dtype], list[str]] = {}
     for name, cache in zip(names, (*part.caches, *part.caches), strict=True):
         alike.setdefault(((slots, cache.heads, length, cache.width), _dtype(cache)), []).append(name)
-    stacks = {tuple(mine): _zeros(len(mine), *size) for size, mine in alike.items()}
-    found = {name: cache for mine, stack in stacks.items() for name, cache in zip(mine, stack, strict=True)}
+    stacks = {tuple(names): _zeros(len(names), *size) for size, names in alike.items()}
+    found = {name: cache for names, stack in stacks.items() for name, cache in zip(names, stack, strict=True)}
     return {name: found[name] for name in names}, tuple(stacks.values())
 
 

@@ -24,13 +24,13 @@ FREED = 128  # columns that are read at once where the storage is full
 class PendingColumns:
     """The columns of one request that its drafter has not read yet: ids i64 [count] and features f32 [count, F].
 
-    They are contiguous, begin at absolute position ``start``, and number at most ``most``. Memory for ``most`` columns
-    is reserved with the first one. ``clear`` keeps it, so that another request can use it: the first write to a page of
-    fresh memory takes as long as the rest of a round's bookkeeping.
+    They are contiguous, begin at absolute position ``start``, and number at most ``capacity``. Memory for ``capacity``
+    columns is reserved with the first one. ``clear`` keeps it, so that another request can use it: the first write to a
+    page of fresh memory takes as long as the rest of a round's bookkeeping.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.start, self.count = most, 0, 0
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.start, self.count = capacity, 0, 0
         self.ids, self.features = np.empty(0, np.int64), np.empty((0, 0), np.float32)
 
     @property
@@ -53,7 +53,7 @@ class PendingColumns:
 
     def has_room(self, count: int) -> bool:
         """Return True if ``count`` more columns fit."""
-        return self.count + count <= self.most
+        return self.count + count <= self.capacity
 
     def clear(self) -> None:
         """Discard all columns."""
@@ -86,8 +86,8 @@ class PendingColumns:
 
     def _begin(self, start: int, width: int) -> None:
         self.start = start
-        if self.features.shape != (self.most, width):
-            self.ids, self.features = np.empty(self.most, np.int64), np.empty((self.most, width), np.float32)
+        if self.features.shape != (self.capacity, width):
+            self.ids, self.features = np.empty(self.capacity, np.int64), np.empty((self.capacity, width), np.float32)
 
 
 def read_pending(
@@ -97,14 +97,14 @@ def read_pending(
     caches: Arrays,
     chain: Chain | None,
     row: int,
-    most: int | None = None,
+    max_columns: int | None = None,
 ) -> None:
     """Run the drafter over all deferred columns, for the ``caches`` of that row; ``following`` is the next token.
 
-    ``chain`` is that of an autoregressive drafter. The resulting drafts are discarded. With ``most``, only the first so
-    many columns are read.
+    ``chain`` is that of an autoregressive drafter. The resulting drafts are discarded. With ``max_columns``, only the
+    first so many columns are read.
     """
-    count = held.count if most is None else min(most, held.count)
+    count = held.count if max_columns is None else min(max_columns, held.count)
     for first in range(0, count, _PIECE):
         end = min(first + _PIECE, count)
         token = int(held.ids[end]) if end < held.count else following

@@ -18,11 +18,11 @@ _PREFIX = "trace"
 class ProfiledSession:
     """Wraps a session, and records the phase and the seconds of each run."""
 
-    def __init__(self, open_with: Callable[[str], Any], half: str, profiler: Profiler) -> None:
+    def __init__(self, open_with: Callable[[str], Any], component: str, profiler: Profiler) -> None:
         """Open a session; ``open_with`` takes the prefix of the file that ONNX Runtime writes its events to."""
         self._folder = tempfile.TemporaryDirectory(prefix="peagle-profile-")
         self._session = open_with(str(Path(self._folder.name) / _PREFIX))
-        self._half, self._profiler = half, profiler
+        self._half, self._profiler = component, profiler
         self._runs: list[tuple[str | None, float]] = []
 
     def get_inputs(self) -> Any:
@@ -39,9 +39,9 @@ class ProfiledSession:
 
     def run_with_iobinding(self, binding: Any) -> None:
         """Run the session and record it."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         self._session.run_with_iobinding(binding)
-        self._runs.append((self._profiler.current, time.perf_counter() - began))
+        self._runs.append((self._profiler.current, time.perf_counter() - started))
 
     def end(self) -> None:
         """Pass all recorded passes to the profiler.

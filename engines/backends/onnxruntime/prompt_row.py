@@ -53,8 +53,8 @@ class PromptRow:
             run(self._sessions.target, binding)
         else:
             logits = run_for_logits(self._sessions.target, binding)
-            kept = self.tokens[0, : self.num_tokens[0]].tolist()
-            chosen = choice.emit(logits[0], self.window.drafts(), self._uniform[0], kept)
+            emitted_tokens = self.tokens[0, : self.num_tokens[0]].tolist()
+            chosen = choice.emit(logits[0], self.window.drafts(), self._uniform[0], emitted_tokens)
             self.num_tokens[0], self.tokens[0, : len(chosen)] = len(chosen), chosen
         self.tokens[0, self.num_tokens[0] :] = -1
 
@@ -74,7 +74,7 @@ class PromptRow:
             caches = self._slot.target_caches
             inputs: Arrays = self.window.arrays(columns) | self._slot.policy | caches
             inputs |= {"forced_next": self.forced_next, "uniform": self._uniform[:, :emitted]}
-            if self._sessions.is_told:
+            if self._sessions.takes_ancestors:
                 inputs[ANCESTORS] = self._ancestors[columns] = chain_ancestors(columns)[None]
             outputs: Arrays = {"tokens": self.tokens[:, :emitted], "num_tokens": self.num_tokens}
             outputs |= {"aux_hidden": self._features[:, :columns]} if self._sessions.features else {}
@@ -92,11 +92,11 @@ class PromptRow:
 
     def extend(self) -> None:
         """Run an autoregressive drafter over its last draft, to get the next one."""
-        following, made = self._next, self._chained
+        following, next_drafts = self._next, self._chained
         if self._chain:
-            last, position = int(following.input_ids[0, made]), int(following.start[0]) + made - 1
+            last, position = int(following.input_ids[0, next_drafts]), int(following.start[0]) + next_drafts - 1
             (draft,) = self._chain.extend(0, [last], [position], self._slot.drafter_caches)
-            self._chained = made + 1
+            self._chained = next_drafts + 1
             following.input_ids[0, self._chained] = draft
 
     def defer(self) -> None:
@@ -140,9 +140,9 @@ class PromptRow:
                 logits.append(np.array(binding.get_outputs()[-1].numpy()[0]))
         return np.concatenate(logits)
 
-    def _read_held(self, most: int | None = None) -> None:
+    def _read_held(self, max_columns: int | None = None) -> None:
         following, caches = int(self.window.input_ids[0, 0]), self._slot.drafter_caches
-        read_pending(self._sessions.drafter, self.held, following, caches, self._chain, 0, most)
+        read_pending(self._sessions.drafter, self.held, following, caches, self._chain, 0, max_columns)
 
     def _bound(self, k: int, columns: Arrays) -> Any:
         caches = self._slot.drafter_caches

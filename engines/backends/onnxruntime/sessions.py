@@ -34,8 +34,8 @@ class Sessions:
     """The sessions, the target's ``features`` per column, and the minimum number of the target's columns.
 
     Without a drafter (None) the target outputs no features. ``hidden`` is the hidden state size of an autoregressive
-    drafter, 0 for a parallel one. ``is_told`` says that the target has an ancestors input. ``candidates`` is the number
-    of candidates that the drafter outputs per position.
+    drafter, 0 for a parallel one. ``takes_ancestors`` says that the target has an ancestors input. ``candidates`` is
+    the number of candidates that the drafter outputs per position.
     """
 
     target: Any
@@ -43,7 +43,7 @@ class Sessions:
     features: int
     hidden: int
     least_columns: int
-    is_told: bool
+    takes_ancestors: bool
     candidates: int
 
     @property

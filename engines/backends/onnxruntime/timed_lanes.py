@@ -17,9 +17,9 @@ class TimedLanes:
 
     def verify(self, k: int) -> None:
         """Run ``verify`` and count its time as the target's."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         self.lanes.verify(k)
-        self.verify_seconds += time.perf_counter() - began
+        self.verify_seconds += time.perf_counter() - started
 
     def draft(self, k: int) -> None:
         """Run ``draft`` and count its time as the drafter's."""
@@ -50,6 +50,6 @@ class TimedLanes:
         self.lanes.propose(drafts)
 
     def _drafting(self, step: Callable[[], None]) -> None:
-        began = time.perf_counter()
+        started = time.perf_counter()
         step()
-        self.draft_seconds += time.perf_counter() - began
+        self.draft_seconds += time.perf_counter() - started

@@ -63,12 +63,12 @@ def load(
 
 def check_slots(manifest: Manifest, num_slots: int) -> None:
     """Raise ``UsageError`` for more rows than the plans were built for."""
-    most = min(profile_of(part, VERIFY).rows[-1] for part in manifest.parts.values())
-    if num_slots > most:
+    max_rows = min(profile_of(part, VERIFY).rows[-1] for part in manifest.parts.values())
+    if num_slots > max_rows:
         raise UsageError(
-            f"max_batch_size must be at most {most}, not {num_slots}",
-            why=f"the plans of this engine were built for batches of at most {most}",
-            fix=f"load the engine with max_batch_size {most}, or rebuild it with --max-batch-size {num_slots}",
+            f"max_batch_size must be at most {max_rows}, not {num_slots}",
+            why=f"the plans of this engine were built for batches of at most {max_rows}",
+            fix=f"load the engine with max_batch_size {max_rows}, or rebuild it with --max-batch-size {num_slots}",
         )
 
 
@@ -96,7 +96,7 @@ class TensorRTBackend:
     ) -> None:
         self.manifest, self.num_slots, self._device, self._profiler = manifest, num_slots, device, profiler
         self._folder, self._runtime = folder, Runtime(trt, device, profiler)
-        plans = {half: self._plan(half, part, manifest) for half, part in manifest.parts.items()}
+        plans = {component: self._plan(component, part, manifest) for component, part in manifest.parts.items()}
         verify, prefill = (_largest(manifest, name) for name in (VERIFY, PREFILL))
         self._most_drafts, self.prefill_columns = min(verify.columns, verify.emitted) - 1, prefill.columns
         self.scored_columns = min(prefill.columns, prefill.emitted)
@@ -112,8 +112,10 @@ class TensorRTBackend:
         lengths = lengths_of(manifest.parts.values(), manifest.shapes.cache_length)
         self._reach = Reach(lengths, num_slots)
         self._reader = WideReader(device, memory.sizer.wide)
-        most, places = self._most_drafts, self.lag + 1
-        self._lanes = PlanLanes(memory, plans["target"], self._own, self._reach, most, scratch, places, self._reader)
+        max_drafts, num_buffers = self._most_drafts, self.lag + 1
+        self._lanes = PlanLanes(
+            memory, plans["target"], self._own, self._reach, max_drafts, scratch, num_buffers, self._reader
+        )
         self._prompts = PlanPrompt(memory, plans["target"], self._lanes, self._reach, one, scratch, self._reader)
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
         self._kept = KeptMemory(device)
@@ -121,7 +123,7 @@ class TensorRTBackend:
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
         counts = len(spaced_counts(self._most_drafts)) + _OWN_K
         self._kinds = counts * len(self._lanes.row_sizes) * (len(lengths) + 1)  # of rounds with one drafter
-        self._rounds = KeptRounds(device, most=self._kinds)
+        self._rounds = KeptRounds(device, capacity=self._kinds)
 
     def begin(self) -> None:
         """Upload windows in which every slot is idle."""
@@ -137,9 +139,9 @@ class TensorRTBackend:
                 continue
             with self._reach.at_least(positions):
                 self._lanes.prepare(k)
-                kept = self._run(steps, k, rows, drafters, replay=True)
+                prepared = self._run(steps, k, rows, drafters, replay=True)
                 self._device.record().wait()
-                self._capture(kept, steps, k)
+                self._capture(prepared, steps, k)
 
     def load_drafter(self, manifest: Manifest, between: RunBetween) -> Drafter:
         """Deserialize the plan of another drafter; the engine's thread then allocates its memory between two passes.
@@ -176,7 +178,7 @@ class TensorRTBackend:
     def _count(self, more: int) -> None:
         """Make room for rounds of each drafter alone, and of as many kinds with several."""
         self._others += more
-        self._rounds.most = self._kinds * (1 + 2 * self._others)
+        self._rounds.capacity = self._kinds * (1 + 2 * self._others)
 
     def _loaded(self, drafter: Drafter | None) -> PlanDrafter | None:
         if drafter is None:
@@ -297,29 +299,29 @@ class TensorRTBackend:
         # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length. Which
         # slots of a round have which of several drafters differs, so only its passes are captured.
         positions, is_captured = self._lanes.positions if replay else ANY_LENGTH, replay and len(drafters) <= 1
-        kept = self._rounds.of((steps, k, rows, positions, _numbers_of(drafters)))
-        self._lanes.turn_to(rows, drafters, kept.passes, waits=not is_captured)
-        if is_captured and kept.has_run:
-            self._capture(kept, steps, k)
-        if kept.graph is None:
+        prepared = self._rounds.of((steps, k, rows, positions, _numbers_of(drafters)))
+        self._lanes.turn_to(rows, drafters, prepared.passes, waits=not is_captured)
+        if is_captured and prepared.has_run:
+            self._capture(prepared, steps, k)
+        if prepared.graph is None:
             steps(self._lanes, k)
-            kept.has_run = True
+            prepared.has_run = True
         else:
-            kept.graph.replay()
-            self._lanes.advanced(kept.drafts_after, kept.grown_after)
-        return kept
+            prepared.graph.replay()
+            self._lanes.advanced(prepared.drafts_after, prepared.grown_after)
+        return prepared
 
-    def _capture(self, kept: KeptRound, steps: Steps, k: int) -> None:
+    def _capture(self, prepared: KeptRound, steps: Steps, k: int) -> None:
         """Capture a round that has run before, if a CUDA graph supports it."""
-        if kept.graph is None and self._lanes.is_capturable():
-            kept.graph = self._device.capture(lambda: steps(self._lanes, k))
-            kept.drafts_after, kept.grown_after = self._lanes.num_draft_columns, self._lanes.grown
+        if prepared.graph is None and self._lanes.is_capturable():
+            prepared.graph = self._device.capture(lambda: steps(self._lanes, k))
+            prepared.drafts_after, prepared.grown_after = self._lanes.num_draft_columns, self._lanes.grown
 
-    def _plan(self, half: str, part: Part, manifest: Manifest) -> Plan:
+    def _plan(self, component: str, part: Part, manifest: Manifest) -> Plan:
         """Load the plan of a half of the engine that ``manifest`` describes."""
         path = self._folder / part.file
-        plan = self._runtime.load(path, half, part)
-        check_graph(path, half, part, manifest.shapes, Sizer(manifest).wide, *plan.tensors())
+        plan = self._runtime.load(path, component, part)
+        check_graph(path, component, part, manifest.shapes, Sizer(manifest).wide, *plan.tensors())
         return plan
 
     def _require_sizes(self, part: Part) -> None:
@@ -329,7 +331,7 @@ class TensorRTBackend:
         covers = all(getattr(verify, each) >= getattr(needed, each) for each in ("rows", "columns", "emitted"))
         reads = [each.positions for each in part.plan.profiles if each.positions] if part.plan else []
         lengths = self._reach.lengths
-        covers &= all(fewest <= lengths[0] and lengths[-1] <= most for fewest, _, most in reads)
+        covers &= all(fewest <= lengths[0] and lengths[-1] <= longest for fewest, _, longest in reads)
         if not covers or prefill.columns < self.prefill_columns:
             raise EnvironmentProblem(
                 f"the plan of {part.file} does not fit the other plans of the engine",

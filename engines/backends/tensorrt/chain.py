@@ -46,8 +46,8 @@ class PlanChain:
         ``ids`` and ``start`` are the addresses of their tokens and of their positions.
         """
         self._ids, self._columns, self._drafts = ids, columns, 1
-        made = Box(self._made[NEXT[0]], _MADE * _ID, rows)
-        self._device.copy_box(Box(ids, columns * _ID, rows), made, _MADE * _ID, rows, 1)
+        next_drafts = Box(self._made[NEXT[0]], _MADE * _ID, rows)
+        self._device.copy_box(Box(ids, columns * _ID, rows), next_drafts, _MADE * _ID, rows, 1)
         self._device.copy(start, self._made[NEXT[1]], rows * _ID)
 
     def feed(self, rows: int) -> None:

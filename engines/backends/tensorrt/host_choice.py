@@ -16,16 +16,16 @@ _ID, _TOKEN, _NUMBER = itemsize("int64"), itemsize("int32"), itemsize("float32")
 class HostChoice:
     """Replaces a row's emission by the choice of the host, which waits for the target's pass.
 
-    Only the logits of rows with a host choice are copied, one row at a time. ``most`` is the maximum number of emission
-    columns.
+    Only the logits of rows with a host choice are copied, one row at a time. ``max_drafts`` is the maximum number of
+    emission columns.
     """
 
-    def __init__(self, memory: Memory, most: int, reader: WideReader) -> None:
+    def __init__(self, memory: Memory, max_drafts: int, reader: WideReader) -> None:
         device = memory.device
         self._device, self._memory, self._reader = device, memory, reader
-        self._ids, self._uniform = device.pinned((most,), np.int64), device.pinned((most,), np.float32)
-        self._tokens, self._count = device.pinned((most,), np.int32), device.pinned((1,), np.int32)
-        self._staging = Staging(device, (most + 1) * _TOKEN)
+        self._ids, self._uniform = device.pinned((max_drafts,), np.int64), device.pinned((max_drafts,), np.float32)
+        self._tokens, self._count = device.pinned((max_drafts,), np.int32), device.pinned((1,), np.int32)
+        self._staging = Staging(device, (max_drafts + 1) * _TOKEN)
 
     def drafts(self, ids: int, count: int) -> list[int]:
         """Wait for ``count`` drafts at the address ``ids`` and return them."""

@@ -35,10 +35,10 @@ class KeptRound:
 
 
 class KeptRounds:
-    """A least-recently-used cache of the rounds of up to ``most`` kinds: contexts and graphs take GPU memory."""
+    """A least-recently-used cache of the rounds of up to ``capacity`` kinds: contexts and graphs take GPU memory."""
 
-    def __init__(self, device: Device, most: int) -> None:
-        self._device, self.most = device, most
+    def __init__(self, device: Device, capacity: int) -> None:
+        self._device, self.capacity = device, capacity
         self._rounds: OrderedDict[RoundKind, KeptRound] = OrderedDict()
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class KeptRounds:
     def of(self, kind: RoundKind) -> KeptRound:
         """Return the round of this kind, empty if it is new or was dropped."""
         if kind not in self._rounds:
-            while len(self._rounds) >= self.most:
+            while len(self._rounds) >= self.capacity:
                 self._drop([next(iter(self._rounds))])
             self._rounds[kind] = KeptRound()
         self._rounds.move_to_end(kind)

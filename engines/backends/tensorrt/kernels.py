@@ -32,11 +32,13 @@ def close_up(device: Device, entries: EntryStack, start: int, tensors: Addresses
     device.launch(CLOSE_UP, pointers, {**dims, "B": sizes.rows, "E": sizes.emitted}, {})
 
 
-def grow_trees(device: Device, following: Addresses, candidates: Addresses, places: int, sizes: WindowSizes) -> None:
-    """Replace the drafts of the next windows by trees, of ``places`` candidates for each position."""
+def grow_trees(
+    device: Device, following: Addresses, candidates: Addresses, num_candidates: int, sizes: WindowSizes
+) -> None:
+    """Replace the drafts of the next windows by trees, of ``num_candidates`` candidates for each position."""
     ids = following[NEXT[0]]
     pointers = (ids, *(candidates[name] for name in CANDIDATES), ids, following[NEXT_SKIPPED])
-    dims = {"B": sizes.rows, "E": sizes.emitted, "D": sizes.emitted - 1, "C": places}
+    dims = {"B": sizes.rows, "E": sizes.emitted, "D": sizes.emitted - 1, "C": num_candidates}
     device.launch(GROW_TREE, pointers, dims, {})
 
 

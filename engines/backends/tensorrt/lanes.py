@@ -58,11 +58,11 @@ class PlanLanes:
         self,
         memory: Memory,
         target: Plan,
-        own: PlanDrafter | None,
+        own_drafter: PlanDrafter | None,
         reach: Reach,
         most_drafts: int,
         scratch: Span,
-        places: int,
+        num_buffers: int,
         reader: WideReader,
     ) -> None:
         device, rows = memory.device, memory.slots
@@ -80,10 +80,10 @@ class PlanLanes:
         self._verifies_trees = target.part.makes_paths
         self._zeros_size = memory.sizer.bytes(NEXT_SKIPPED, largest)
         self._zeros = device.allocate(self._zeros_size)  # of a chain, no column skips another
-        self._own: Drafters = (own,) if own else ()
+        self._own: Drafters = (own_drafter,) if own_drafter else ()
         self._drafters: list[PlanDrafter | None] = [None] * rows  # of the slots that draft
         self._running: Drafters = ()  # in this round
-        self._readback = Readback(device, rows, largest.emitted, places)
+        self._readback = Readback(device, rows, largest.emitted, num_buffers)
         self._staging = Staging(device, rows * largest.columns * _ID)
         self._idle = self._idle_windows()
         self._counts = self._constants(np.arange(largest.columns + 1), np.int32)
@@ -243,8 +243,8 @@ class PlanLanes:
         self._enqueue("drafter", self._sizes, drafter)
         following = self._following(drafter)
         if drafter in self.grown:
-            places = drafter.sizer.shape(CANDIDATES[0], self._sizes)[-1]
-            grow_trees(self._device, following, drafter.outputs, places, self._sizes)
+            num_candidates = drafter.sizer.shape(CANDIDATES[0], self._sizes)[-1]
+            grow_trees(self._device, following, drafter.outputs, num_candidates, self._sizes)
         else:
             self._device.copy(following[NEXT_SKIPPED], self._zeros, self._zeros_size)
         if drafter.chain is not None:
@@ -270,14 +270,14 @@ class PlanLanes:
             self._newest.enqueue(self.tensors, self._sizes)
             self._device.copy(self._next[NEXT_SKIPPED], self._zeros, self._zeros_size)
             self.grown = ()
-        made = self._verified if k and self._is_parallel else k
+        num_drafts = self._verified if k and self._is_parallel else k
         if k and len(self._running) > 1:
-            self._gather(made + 1)
+            self._gather(num_drafts + 1)
         # The lengths come from the host, unless a pass has written all of the window.
         is_whole = k > 0 and self._is_whole
         size = self._window.size if is_whole else self._window.offsets["window_len"]
         self._device.copy(self._window.base, self._next.base, size)
-        self.advanced(made, self.grown)
+        self.advanced(num_drafts, self.grown)
 
     def advanced(self, k: int, grown: Drafters) -> None:
         """Record the state of the windows after ``advance(k)``, whether enqueued or replayed.
@@ -298,19 +298,19 @@ class PlanLanes:
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Upload the drafts of active slots, after their newest tokens; ``verify`` uploads the counts."""
         rows = zip(self._drafts, self._busy, drafts, strict=True)
-        kept = [count if busy and each is None else 0 for count, busy, each in rows]
-        counts = [count if each is None else len(each) for count, each in zip(kept, drafts, strict=True)]
-        self._drafts = kept  # drops the drafts of other slots
+        draft_counts = [count if busy and each is None else 0 for count, busy, each in rows]
+        counts = [count if each is None else len(each) for count, each in zip(draft_counts, drafts, strict=True)]
+        self._drafts = draft_counts  # drops the drafts of other slots
         self._lay_out(max(counts) + 1)
         self._drafts = counts
         with self._staging.block() as block:
             ids = block.view(np.int64).reshape(len(drafts), -1)
             for slot, busy in enumerate(self._busy):
                 if busy and (proposed := drafts[slot]):
-                    mine = ids[slot, : len(proposed)]
-                    mine[:] = proposed
+                    own_ids = ids[slot, : len(proposed)]
+                    own_ids[:] = proposed
                     self._straighten(slot)
-                    self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, mine)
+                    self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, own_ids)
 
     def emission(self) -> DeferredEmission:
         """Fetch the emission of the round, i32 [slots, K + 1]; reading it waits for the copy."""
@@ -320,7 +320,7 @@ class PlanLanes:
     def deferred_emission(self) -> DeferredEmission:
         """Return ``emission`` of a fully launched round, and update the cache length that its windows need."""
         emission = self.emission()
-        emission.heard = self._reach.launched(self._drafted)
+        emission.on_counts = self._reach.launched(self._drafted)
         return emission
 
     def is_capturable(self) -> bool:
@@ -368,8 +368,8 @@ class PlanLanes:
         for slot, choice in self._chosen():
             if choice.grammar is not None:
                 ids = self._window["input_ids"] + (slot * self._columns + 1) * _ID
-                own = self._host.drafts(ids, self._drafts[slot])
-                proposals[slot] = [*choice.drafts(own, min(k, self.limits[slot]) if self.limits else k)]
+                own_drafts = self._host.drafts(ids, self._drafts[slot])
+                proposals[slot] = [*choice.drafts(own_drafts, min(k, self.limits[slot]) if self.limits else k)]
         if any(each is not None for each in proposals):
             self.propose(proposals)
             longest = max(self._drafts)
@@ -386,11 +386,11 @@ class PlanLanes:
         if not any(self._busy):
             return
         for name, spare_name in zip(_WINDOW[:2], _NEXT[:2], strict=True):
-            whole, spare = self._window[name], self._next[spare_name]
+            window, spare = self._window[name], self._next[spare_name]
             for slot, drafts in enumerate(self._drafts):
                 if self._busy[slot]:
-                    self._device.copy(spare + slot * columns * _ID, whole + slot * old * _ID, (drafts + 1) * _ID)
-            self._device.copy(whole, spare, self._memory.slots * columns * _ID)
+                    self._device.copy(spare + slot * columns * _ID, window + slot * old * _ID, (drafts + 1) * _ID)
+            self._device.copy(window, spare, self._memory.slots * columns * _ID)
 
     def _straighten(self, slot: int) -> None:
         """Make the window of a slot a chain."""

@@ -73,8 +73,8 @@ class Runtime:
     def _why(self) -> str:
         """Return the errors of the project's plugins, which TensorRT reports without details, and the logged
         messages."""
-        ours = plugin_errors.last()
-        reasons = [*([f"{ours.what} ({ours.why})"] if ours else []), *self._logger.messages]
+        plugin_error = plugin_errors.last()
+        reasons = [*([f"{plugin_error.what} ({plugin_error.why})"] if plugin_error else []), *self._logger.messages]
         return " | ".join(reasons) or "TensorRT gave no reason"
 
 

@@ -68,7 +68,7 @@ class DeferredEmission:
         self.drafted = drafted
         self.pass_seconds: tuple[float, float] | None = None  # no call waits for a pass
         self.nodes: Mapping[int, Sequence[int]] = {}
-        self.heard: Callable[[np.ndarray], None] | None = None  # called with the counts when they are read
+        self.on_counts: Callable[[np.ndarray], None] | None = None  # called with the counts when they are read
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
@@ -80,20 +80,20 @@ class DeferredEmission:
             tokens[:ran], counts[:ran] = self._tokens, self._num_tokens
             self._read = tokens, counts
             self.nodes = {row: (self._path[row, 1 : counts[row]] - 1).tolist() for row in self._forked}
-            if self.heard is not None:
-                self.heard(counts)
+            if self.on_counts is not None:
+                self.on_counts(counts)
         return self._read
 
 
 class Readback:
     """A ring of pinned buffers for tokens. An emission that is unread when its buffer is needed is read then."""
 
-    def __init__(self, device: Device, rows: int, columns: int, places: int) -> None:
+    def __init__(self, device: Device, rows: int, columns: int, num_buffers: int) -> None:
         self._device = device
-        self._tokens = [device.pinned((rows * columns,), np.int32) for _ in range(places)]
-        self._counts = [device.pinned((rows,), np.int32) for _ in range(places)]
-        self._paths = [device.pinned((rows * columns,), np.int32) for _ in range(places)]
-        self._holders: list[DeferredEmission | None] = [None] * places
+        self._tokens = [device.pinned((rows * columns,), np.int32) for _ in range(num_buffers)]
+        self._counts = [device.pinned((rows,), np.int32) for _ in range(num_buffers)]
+        self._paths = [device.pinned((rows * columns,), np.int32) for _ in range(num_buffers)]
+        self._holders: list[DeferredEmission | None] = [None] * num_buffers
         self._turn = 0
 
     def start(

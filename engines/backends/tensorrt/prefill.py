@@ -50,7 +50,7 @@ class PlanPrompt:
         chain = tensor_block(device, sizer, (SKIPPED,), largest)  # zeros
         self._staging = Staging(device, self._inputs.size)
         self._newest = NewestToken(device, largest)
-        self._readback = Readback(device, 1, largest.emitted, places=2)
+        self._readback = Readback(device, 1, largest.emitted, num_buffers=2)
         self._host, self._reader = HostChoice(memory, largest.emitted, reader), reader
         self._no_drafts = device.pinned((1,), np.int32)
         self._no_drafts[0] = 0

@@ -21,13 +21,13 @@ def lengths_of(parts: Iterable[Part], cache_length: int) -> tuple[int, ...]:
     """
     plans = [part.plan for part in parts if part.plan and part.reads_positions]
     sizes = [profile.positions for plan in plans for profile in plan.profiles]
-    most = min([cache_length, *(each[-1] for each in sizes)])
-    length = max([1, *(each[0] for each in sizes)]) if sizes else most
+    max_length = min([cache_length, *(each[-1] for each in sizes)])
+    length = max([1, *(each[0] for each in sizes)]) if sizes else max_length
     lengths = []
-    while 2 * length <= most:  # a length close to the whole cache would gain little
+    while 2 * length <= max_length:  # a length close to the whole cache would gain little
         lengths.append(length)
         length *= 4
-    return (*lengths, most)
+    return (*lengths, max_length)
 
 
 class Reach:
@@ -55,13 +55,15 @@ class Reach:
 
     def launched(self, drafted: Sequence[int]) -> Callable[[np.ndarray], None]:
         """Record a round that verifies ``drafted`` drafts per row. Call the returned function with its token counts."""
-        most, tenants = [count + 1 for count in drafted], tuple(self._tenants)
-        self._starts = [None if start is None else start + each for start, each in zip(self._starts, most, strict=True)]
+        max_emitted, tenants = [count + 1 for count in drafted], tuple(self._tenants)
+        self._starts = [
+            None if start is None else start + each for start, each in zip(self._starts, max_emitted, strict=True)
+        ]
 
         def came(num_tokens: np.ndarray) -> None:
             for slot, start in enumerate(self._starts):
                 if start is not None and self._tenants[slot] == tenants[slot]:
-                    self._starts[slot] = start - most[slot] + int(num_tokens[slot])
+                    self._starts[slot] = start - max_emitted[slot] + int(num_tokens[slot])
 
         return came
 

@@ -162,4 +162,4 @@ class MessagesBody(CountBody, kw_only=True):
 
 def body_of(raw: bytes, kind: type[Body]) -> Body:
     """Parse the body as ``kind``. Raises ``HttpRefusal`` for invalid JSON or an invalid value."""
-    return parse_body(raw, kind, lambda said: INERT.left_out(said, kind.__struct_fields__))
+    return parse_body(raw, kind, lambda fields: INERT.left_out(fields, kind.__struct_fields__))

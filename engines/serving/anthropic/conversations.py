@@ -86,18 +86,21 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
         raise HttpRefusal(400, f"max_tokens must be 1 or more, not {body.max_tokens}", param="max_tokens")
     conversation = conversation_of(body, style)
     if not conversation.add_generation_prompt and not conversation.continue_final_message:
-        place = f"messages[{len(body.messages) - 1}]"
+        path = f"messages[{len(body.messages) - 1}]"
         raise HttpRefusal(
             400,
-            f"{place} is from the assistant, but has no text that the answer could continue; fix: end with text, with "
+            f"{path} is from the assistant, but has no text that the answer could continue; fix: end with text, with "
             "the results of the tools, or with a user message",
-            param=place,
+            param=path,
         )
-    given = body.output_config.format if body.output_config else None
-    own = None
-    if given is not None:
-        own = _OUTPUT_FORMAT, {"json": parse_variant(given, {"json_schema": SchemaFormat}, _OUTPUT_FORMAT.name).schema}
-    field, form = one_form(own, body.structured_outputs, settings.structured_outputs)
+    output_format = body.output_config.format if body.output_config else None
+    own_form = None
+    if output_format is not None:
+        own_form = (
+            _OUTPUT_FORMAT,
+            {"json": parse_variant(output_format, {"json_schema": SchemaFormat}, _OUTPUT_FORMAT.name).schema},
+        )
+    field, form = one_form(own_form, body.structured_outputs, settings.structured_outputs)
     fields: dict[str, Any] = {"max_tokens": body.max_tokens, "structured_outputs": form}
     if body.stop_sequences is not None:
         fields["stop"] = body.stop_sequences
@@ -125,46 +128,46 @@ def shows_thoughts(body: CountBody) -> bool:
     return body.thinking["type"] != "disabled" and options.display != "omitted"
 
 
-def _add(turns: Turns, role: str, content: str | list[Any], place: str) -> None:
+def _add(turns: Turns, role: str, content: str | list[Any], path: str) -> None:
     """Add one turn of the body."""
-    blocks: Iterator[tuple[str, Any]] = ((f"{place}[{at}]", each) for at, each in enumerate(content))
+    blocks: Iterator[tuple[str, Any]] = ((f"{path}[{at}]", each) for at, each in enumerate(content))
     if isinstance(content, str):
         turns.say(role, content)
         return
-    for where, given in blocks:
-        block = parse_variant(given, _BLOCKS[role], where)
+    for block_path, raw_block in blocks:
+        block = parse_variant(raw_block, _BLOCKS[role], block_path)
         if isinstance(block, TextBlock):
             turns.say(role, block.text)
         elif isinstance(block, ToolUseBlock):
             turns.call(block.id, block.name, block.input)
         elif isinstance(block, ToolResultBlock):
-            turns.answer_call(block.tool_use_id, _result(block.content, f"{where}.content"))
+            turns.answer_call(block.tool_use_id, _result(block.content, f"{block_path}.content"))
         elif isinstance(block, ThinkingBlock):
             turns.think(block.thinking)
 
 
-def _result(content: str | list[Any] | None, place: str) -> str:
+def _result(content: str | list[Any] | None, path: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    blocks = (parse_variant(each, {"text": TextBlock}, f"{place}[{at}]") for at, each in enumerate(content))
+    blocks = (parse_variant(each, {"text": TextBlock}, f"{path}[{at}]") for at, each in enumerate(content))
     return "\n".join(block.text for block in blocks)
 
 
-def _tools(given: list[Any]) -> list[Tool]:
+def _tools(entries: list[Any]) -> list[Tool]:
     tools = []
-    for at, each in enumerate(given):
-        place = f"tools[{at}]"
+    for at, each in enumerate(entries):
+        path = f"tools[{at}]"
         if isinstance(each, dict):
-            each = INERT_IN_TOOLS.left_out(each, ClientTool.__struct_fields__, place)
-        tool = parse_variant(each, {"custom": ClientTool}, place, default="custom")
-        tools.append(function(place, tool.name, tool.description, tool.input_schema))
+            each = INERT_IN_TOOLS.left_out(each, ClientTool.__struct_fields__, path)
+        tool = parse_variant(each, {"custom": ClientTool}, path, default="custom")
+        tools.append(function(path, tool.name, tool.description, tool.input_schema))
     return tools
 
 
-def _tool_choice(given: Any) -> ToolChoice:
-    if given is None:
+def _tool_choice(value: Any) -> ToolChoice:
+    if value is None:
         return ToolChoice()
-    choice = parse_variant(given, _CHOICES, "tool_choice")
-    kind, name = given["type"], choice.name if isinstance(choice, NamedChoice) else None
+    choice = parse_variant(value, _CHOICES, "tool_choice")
+    kind, name = value["type"], choice.name if isinstance(choice, NamedChoice) else None
     repeats = not getattr(choice, "disable_parallel_tool_use", None)
     return ToolChoice(offers=kind != "none", requires=kind in ("any", "tool"), name=name, repeats=repeats)

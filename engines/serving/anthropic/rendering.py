@@ -45,7 +45,7 @@ class MessageAnswer(Renderer):
         self._blocks = AnswerBlocks(shows_thoughts=shows_thoughts)
         self._called = False
 
-    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+    def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the message."""
         for _ in self._steps(answers[0]):
             pass
@@ -55,8 +55,8 @@ class MessageAnswer(Renderer):
     def opening(self, choices: Choices) -> Iterator[bytes]:
         """Yield the message without content. Which part of its prompt was cached is known at the end."""
         usage = {"input_tokens": len(choices.prompts[0]), "output_tokens": 0}
-        ends = {"stop_reason": None, "stop_sequence": None}
-        yield _event("message_start", message={**self._head, "content": [], **ends, "usage": usage})
+        unfinished = {"stop_reason": None, "stop_sequence": None}
+        yield _event("message_start", message={**self._head, "content": [], **unfinished, "usage": usage})
         yield _event("ping")
 
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
@@ -90,13 +90,13 @@ class MessageAnswer(Renderer):
 
     def _stop(self, choices: Choices) -> dict[str, Any]:
         """Return the reason that the message ended, and the stop sequence if that was the reason."""
-        output, most = choices.outputs[0], choices.generation.params.max_tokens
+        output, max_tokens = choices.outputs[0], choices.generation.params.max_tokens
         found = output.stop_reason if isinstance(output.stop_reason, str) else None
         if self._called:
             reason, found = "tool_use", None
         elif output.finish_reason == "stop":
             reason = "end_turn" if found is None else "stop_sequence"
-        elif output.finish_reason == "length" and len(output.token_ids) < most:
+        elif output.finish_reason == "length" and len(output.token_ids) < max_tokens:
             reason = "model_context_window_exceeded"
         else:
             reason = "max_tokens"

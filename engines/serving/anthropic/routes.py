@@ -64,9 +64,9 @@ async def model(request: Request) -> Response:
 
 def _listed(state: ServerState, name: str) -> dict[str, Any]:
     started = datetime.fromtimestamp(state.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    most = state.engine.max_seq_len
-    named = {"type": "model", "id": name, "display_name": name, "created_at": started}
-    return {**named, "lifecycle": "active", "max_input_tokens": most, "max_tokens": most}
+    max_tokens = state.engine.max_seq_len
+    entry = {"type": "model", "id": name, "display_name": name, "created_at": started}
+    return {**entry, "lifecycle": "active", "max_input_tokens": max_tokens, "max_tokens": max_tokens}
 
 
 ANTHROPIC = ApiFace(

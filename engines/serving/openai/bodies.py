@@ -113,9 +113,11 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
     """Parse the body as ``kind``. Raises ``HttpRefusal`` for invalid JSON or an invalid value."""
     honoured = kind.__struct_fields__
 
-    def select(said: dict[str, Any]) -> dict[str, Any]:
+    def select(fields: dict[str, Any]) -> dict[str, Any]:
         """Drop fields without effect, and null fields that belong to other bodies."""
-        kept = {name: each for name, each in said.items() if each is not None or name in honoured or name not in FIELDS}
-        return inert_of(kind).left_out(kept, honoured)
+        selected = {
+            name: each for name, each in fields.items() if each is not None or name in honoured or name not in FIELDS
+        }
+        return inert_of(kind).left_out(selected, honoured)
 
     return parse_body(raw, kind, select)

@@ -18,10 +18,10 @@ class ChatAnswer(Answer):
 
     prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+    def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the body of a non-streamed response; all choices share one prompt."""
-        told = [_trimmed(each) if each.calls else each for each in answers]
-        return super().whole(told, choices) | self.prompt_ids(answers[0])
+        trimmed = [_trimmed(each) if each.calls else each for each in answers]
+        return super().body(trimmed, choices) | self.prompt_ids(answers[0])
 
     def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
         """Yield the role first, then the deltas."""
@@ -55,9 +55,9 @@ class ChatAnswer(Answer):
         function = {"name": call.name, "arguments": call.arguments}
         return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
-    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
+    def add_prompts(self, body: dict[str, Any], found: list[Any]) -> None:
         """Add the prompt's logprobs at the top level; all choices share one prompt."""
-        whole["prompt_logprobs"] = found[0]
+        body["prompt_logprobs"] = found[0]
 
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
         """Return one object per token."""
@@ -78,7 +78,7 @@ def _trimmed(tokens: ReportedTokens) -> ReportedTokens:
     start, end = len(tokens.text) - len(tokens.text.lstrip()), len(tokens.text.rstrip())
     runs, at = list[tuple[str, bool]](), 0
     for text, drafted in tokens.runs:
-        if kept := text[max(start - at, 0) : max(end - at, 0)]:
-            runs.append((kept, drafted))
+        if visible := text[max(start - at, 0) : max(end - at, 0)]:
+            runs.append((visible, drafted))
         at += len(text)
     return replace(tokens, text=tokens.text.strip(), runs=runs)

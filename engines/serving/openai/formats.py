@@ -62,21 +62,21 @@ def form_of(body: FormBody, defaults: FormDefaults) -> tuple[FormField, Structur
 
     Raises ``HttpRefusal`` that names the field. ``defaults`` apply to JSON if the body does not set the option.
     """
-    asked: dict[FormField, dict[str, Any]] = {}
+    requested: dict[FormField, dict[str, Any]] = {}
     if isinstance(body.response_format, JsonObjectFormat):
         schema = body.response_format.value
-        asked[_RESPONSE_FORMAT] = {"json_object": True} if schema is None else {"json": schema}
+        requested[_RESPONSE_FORMAT] = {"json_object": True} if schema is None else {"json": schema}
     elif isinstance(body.response_format, JsonSchemaFormat):
-        asked[_RESPONSE_FORMAT] = {"json": body.response_format.json_schema.schema}
+        requested[_RESPONSE_FORMAT] = {"json": body.response_format.json_schema.schema}
     if body.structured_outputs is not None:
-        asked[FormField()] = body.structured_outputs
+        requested[FormField()] = body.structured_outputs
     for name in GUIDED:
         if (value := getattr(body, name)) is not None:
             kind = name.removeprefix("guided_")
-            asked[FormField(name, kind=kind)] = {kind: value}
-    if len(asked) > 1:
-        first, second, *_ = (field.name for field in asked)
+            requested[FormField(name, kind=kind)] = {kind: value}
+    if len(requested) > 1:
+        first, second, *_ = (field.name for field in requested)
         raise HttpRefusal(400, f"{first} and {second} cannot be combined; fix: send only one of them", param=second)
-    for field, form in asked.items():
+    for field, form in requested.items():
         return field, field.form(form, defaults)
     return FormField(), None

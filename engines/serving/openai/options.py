@@ -82,7 +82,7 @@ def generation_of(
     form_field, form = form_of(body, settings.structured_outputs)
     if isinstance(source, Conversation):
         form_field = field_of(source, form_field, form)
-    name, most = _most_tokens(body)
+    name, max_tokens = _most_tokens(body)
     return Generation(
         source,
         _params(body, room, form, settings),
@@ -93,7 +93,7 @@ def generation_of(
         priority=priority_of(body, settings),
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),
-        requested_tokens=None if most is None else (name, most),
+        requested_tokens=None if max_tokens is None else (name, max_tokens),
         reword=form_field.renamed,
     )
 
@@ -194,25 +194,25 @@ def _echoes(body: SamplingBody) -> bool:
 def _params(
     body: CompletionBody | ChatBody, room: int, form: StructuredOutputsParams | None, settings: ServerSettings
 ) -> SamplingParams:
-    name, most = _most_tokens(body)
+    name, max_tokens = _most_tokens(body)
     if isinstance(body, CompletionBody):
-        if most is None:
-            most = COMPLETION_TOKENS
-        elif most == 0 and body.echo:
-            most = 1  # the prefill pass always produces one token, which is not reported
-    if most is not None and most < 1:
-        raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
-    given = given_fields(body, _TAKEN)
-    given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
-    echoed = given["logprobs"] if _echoes(body) else None
-    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
-    given["prompt_logprobs"] = None if not asked else min(asked) if min(asked) < 0 else max(asked)
+        if max_tokens is None:
+            max_tokens = COMPLETION_TOKENS
+        elif max_tokens == 0 and body.echo:
+            max_tokens = 1  # the prefill pass always produces one token, which is not reported
+    if max_tokens is not None and max_tokens < 1:
+        raise HttpRefusal(400, f"{name} must be 1 or more, not {max_tokens}", param=name)
+    fields = given_fields(body, _TAKEN)
+    fields |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
+    echoed = fields["logprobs"] if _echoes(body) else None
+    counts = [count for count in (body.prompt_logprobs, echoed) if count is not None]
+    fields["prompt_logprobs"] = None if not counts else min(counts) if min(counts) < 0 else max(counts)
     if body.truncate_prompt_tokens is not None:
-        fitting, kept = max(1, room - (most or 1)), body.truncate_prompt_tokens
-        given["truncate_prompt_tokens"] = fitting if kept == -1 else kept
-    most_tokens = room if most is None else most
+        fitting, keep_last = max(1, room - (max_tokens or 1)), body.truncate_prompt_tokens
+        fields["truncate_prompt_tokens"] = fitting if keep_last == -1 else keep_last
+    most_tokens = room if max_tokens is None else max_tokens
     renamed = {"max_tokens": name} | ({"logprobs": "top_logprobs"} if isinstance(body, ChatBody) else {})
-    return sampling_params({**given, "max_tokens": most_tokens, "structured_outputs": form}, settings, renamed)
+    return sampling_params({**fields, "max_tokens": most_tokens, "structured_outputs": form}, settings, renamed)
 
 
 def _most_tokens(body: SamplingBody) -> tuple[str, int | None]:
@@ -222,10 +222,10 @@ def _most_tokens(body: SamplingBody) -> tuple[str, int | None]:
     return "max_tokens", body.max_tokens
 
 
-def _biases(given: dict[str, float]) -> dict[int, float]:
+def _biases(biases: dict[str, float]) -> dict[int, float]:
     """Return the biases by token id; JSON keys are strings."""
     found = {}
-    for token, amount in given.items():
+    for token, amount in biases.items():
         if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
             raise HttpRefusal(
                 400,

@@ -57,13 +57,19 @@ class Answer(Renderer):
         self._written: Counter[int] = Counter()  # completion tokens, by choice
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
-    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+    def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the body of a non-streamed response."""
         listed = [self._choice(each, self.text(each)) for each in answers]
-        whole = {**self._head, "object": self.whole_name, "choices": listed, "usage": usage(choices), **choices.metrics}
+        content = {
+            **self._head,
+            "object": self.whole_name,
+            "choices": listed,
+            "usage": usage(choices),
+            **choices.metrics,
+        }
         if self.options.include_prompt_logprobs:
-            self.add_prompts(whole, [self._of_prompt(output) for output in choices.outputs])
-        return whole
+            self.add_prompts(content, [self._of_prompt(output) for output in choices.outputs])
+        return content
 
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
         """Yield the events for a choice's next tokens."""
@@ -115,23 +121,23 @@ class Answer(Renderer):
 
     def _of_prompt(self, output: RequestOutput) -> list[dict[str, Any] | None]:
         """Return the prompt's logprobs in vLLM's format: by token id, the top tokens and the token itself."""
-        told: list[dict[str, Any] | None] = []
+        entries: list[dict[str, Any] | None] = []
         for each in output.prompt_logprobs:
             if each is None:
-                told.append(None)
+                entries.append(None)
                 continue
             ranked = {token: (rank, value) for rank, (token, value) in enumerate(each.top, 1)}
             ranked[each.token_id] = each.rank, each.logprob
-            told.append(
+            entries.append(
                 {
                     str(token): {"logprob": value, "rank": rank, "decoded_token": self.token_text(token)}
                     for token, (rank, value) in ranked.items()
                 }
             )
-        return told
+        return entries
 
     @abstractmethod
-    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
+    def add_prompts(self, body: dict[str, Any], found: list[Any]) -> None:
         """Add the prompt logprobs of all choices to a response."""
 
     @abstractmethod
@@ -162,9 +168,9 @@ class CompletionAnswer(Answer):
 
     text_piece = text
 
-    def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
+    def add_prompts(self, body: dict[str, Any], found: list[Any]) -> None:
         """Add the logprobs to every choice."""
-        for choice, each in zip(whole["choices"], found, strict=True):
+        for choice, each in zip(body["choices"], found, strict=True):
             choice["prompt_logprobs"] = each
 
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:

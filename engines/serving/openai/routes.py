@@ -109,8 +109,8 @@ async def model(request: Request) -> Response:
 
 
 def _listed(state: ServerState, name: str) -> dict[str, Any]:
-    named = {"id": name, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
-    return {**named, "max_model_len": state.engine.max_seq_len}
+    entry = {"id": name, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
+    return {**entry, "max_model_len": state.engine.max_seq_len}
 
 
 async def no_vectors(request: Request) -> Response:

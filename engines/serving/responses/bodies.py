@@ -174,4 +174,4 @@ class ResponsesBody(ServerFields, forbid_unknown_fields=True, kw_only=True):
 
 def body_of(raw: bytes) -> ResponsesBody:
     """Parse the body. Raises ``HttpRefusal`` for invalid JSON or an invalid value."""
-    return parse_body(raw, ResponsesBody, lambda said: INERT.left_out(said, ResponsesBody.__struct_fields__))
+    return parse_body(raw, ResponsesBody, lambda fields: INERT.left_out(fields, ResponsesBody.__struct_fields__))

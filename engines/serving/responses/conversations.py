@@ -71,14 +71,14 @@ def generation_of(
 
     Raises ``HttpRefusal`` with the field.
     """
-    most = body.max_output_tokens
-    if most is not None and most < 1:
-        raise HttpRefusal(400, f"max_output_tokens must be 1 or more, not {most}", param="max_output_tokens")
+    max_tokens = body.max_output_tokens
+    if max_tokens is not None and max_tokens < 1:
+        raise HttpRefusal(400, f"max_output_tokens must be 1 or more, not {max_tokens}", param="max_output_tokens")
     _check_includes(body.include or [])
     conversation = conversation_of(body, before, style)
     _require_question(conversation.messages, len(items_of(body)))
     field, form = one_form(_format(body.text), body.structured_outputs, settings.structured_outputs)
-    fields = {"max_tokens": room if most is None else most, "structured_outputs": form}
+    fields = {"max_tokens": room if max_tokens is None else max_tokens, "structured_outputs": form}
     return Generation(
         conversation,
         sampling_params({**given_fields(body), **fields}, settings, RENAMED),
@@ -86,7 +86,7 @@ def generation_of(
         num_speculative_tokens=body.num_speculative_tokens,
         draft=draft_of(body, body.model, settings),
         priority=priority_of(body, settings),
-        requested_tokens=None if most is None else ("max_output_tokens", most),
+        requested_tokens=None if max_tokens is None else ("max_output_tokens", max_tokens),
         reword=field_of(conversation, field, form).renamed,
     )
 
@@ -117,34 +117,34 @@ def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None
     """Raise ``HttpRefusal`` unless the last turn can be answered. The body has so many ``items``."""
     if messages and messages[-1]["role"] != "assistant":
         return
-    place, what = ("input", "is empty") if not items else (f"input[{items - 1}]", "is from the assistant")
+    path, problem = ("input", "is empty") if not items else (f"input[{items - 1}]", "is from the assistant")
     raise HttpRefusal(
         400,
-        f"{place} {what}, so there is nothing to answer; fix: end with a user message, or with the result of a call",
-        param=place,
+        f"{path} {problem}, so there is nothing to answer; fix: end with a user message, or with the result of a call",
+        param=path,
     )
 
 
-def _add(turns: Turns, given: Any, place: str) -> None:
+def _add(turns: Turns, raw_item: Any, path: str) -> None:
     """Add one item to the conversation."""
-    item = parse_variant(given, _ITEMS, place, default="message")
+    item = parse_variant(raw_item, _ITEMS, path, default="message")
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role  # templates know no developer
-        turns.say(role, _text(item.content, _PARTS, f"{place}.content"))
+        turns.say(role, _text(item.content, _PARTS, f"{path}.content"))
     elif isinstance(item, FunctionCallItem):
         turns.call(item.call_id, item.name, item.arguments)
     elif isinstance(item, FunctionOutputItem):
-        turns.answer_call(item.call_id, _text(item.output, _INPUT, f"{place}.output"))
+        turns.answer_call(item.call_id, _text(item.output, _INPUT, f"{path}.output"))
     elif isinstance(item, ReasoningItem):
-        thought = _text(item.content or [], _REASONING, f"{place}.content")
+        thought = _text(item.content or [], _REASONING, f"{path}.content")
         if thought := thought or opened(item.encrypted_content):
             turns.think(thought)
 
 
-def _text(content: str | list[Any], kinds: Mapping[str, type[TextPart | RefusalPart]], place: str) -> str:
+def _text(content: str | list[Any], kinds: Mapping[str, type[TextPart | RefusalPart]], path: str) -> str:
     if isinstance(content, str):
         return content
-    parts = [parse_variant(each, kinds, f"{place}[{at}]") for at, each in enumerate(content)]
+    parts = [parse_variant(each, kinds, f"{path}[{at}]") for at, each in enumerate(content)]
     return "\n".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in parts)
 
 
@@ -153,26 +153,26 @@ def sealed(thought: str) -> str:
     return base64.b64encode(thought.encode()).decode()
 
 
-def opened(given: str | None) -> str:
+def opened(text: str | None) -> str:
     """Return the reasoning in a text from ``sealed``; an empty text for one from another server."""
     try:
-        return base64.b64decode(given or "", validate=True).decode()
+        return base64.b64decode(text or "", validate=True).decode()
     except ValueError:
         return ""
 
 
-def _tools(given: list[Any]) -> list[Tool]:
+def _tools(entries: list[Any]) -> list[Tool]:
     tools = []
-    for at, each in enumerate(given):
-        place = f"tools[{at}]"
-        tool = parse_variant(_without(INERT_IN_TOOLS, each, FunctionTool, place), {"function": FunctionTool}, place)
-        tools.append(function(place, tool.name, tool.description, tool.parameters))
+    for at, each in enumerate(entries):
+        path = f"tools[{at}]"
+        tool = parse_variant(_without(INERT_IN_TOOLS, each, FunctionTool, path), {"function": FunctionTool}, path)
+        tools.append(function(path, tool.name, tool.description, tool.parameters))
     return tools
 
 
-def _without(inert: InertFields, given: Any, kind: type[Struct], place: str) -> Any:
+def _without(inert: InertFields, value: Any, kind: type[Struct], path: str) -> Any:
     """Return an object in the body without the fields that have no effect."""
-    return inert.left_out(given, kind.__struct_fields__, place) if isinstance(given, dict) else given
+    return inert.left_out(value, kind.__struct_fields__, path) if isinstance(value, dict) else value
 
 
 def _tool_choice(body: ResponsesBody) -> ToolChoice:
@@ -193,12 +193,12 @@ def _tool_choice(body: ResponsesBody) -> ToolChoice:
 def _format(text: dict[str, Any] | None) -> tuple[FormField, dict[str, Any]] | None:
     """Return the form of ``text.format``; None allows any text."""
     left = INERT_IN_TEXT.left_out(text or {}, ("format",), "text")
-    given = left.pop("format", None)
+    text_format = left.pop("format", None)
     if left:
         raise HttpRefusal(400, f"invalid request body: unknown field `{next(iter(left))[:100]}` in text", param="text")
-    if given is None:
+    if text_format is None:
         return None
-    wanted = parse_variant(given, _FORMATS, _TEXT_FORMAT.name)
+    wanted = parse_variant(text_format, _FORMATS, _TEXT_FORMAT.name)
     if isinstance(wanted, NamedSchema):
         return _TEXT_FORMAT, {"json": wanted.schema}
     return (_TEXT_FORMAT, {"json_object": True}) if isinstance(wanted, AnyObject) else None

@@ -37,11 +37,11 @@ def listed_items(stored: StoredResponse, identity: str) -> list[Item]:
     return [_listed_item(each, f"{identity.removeprefix('resp_')}{at:04}") for at, each in enumerate(before)]
 
 
-def _listed_item(given: Item, number: str) -> Item:
+def _listed_item(stored: Item, number: str) -> Item:
     item: Item = {
         "type": "message",
         "status": "completed",
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in stored.items() if value is not None},
     }
     item.setdefault("id", f"{_LISTED_PREFIXES[item['type']]}_{number}")
     if item["type"] == "message" and isinstance(item["content"], str):
@@ -77,7 +77,7 @@ class ResponseAnswer(Renderer):
         self._number = 0  # of the next event
         self._reason: str | None = None
 
-    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+    def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the response, and store it."""
         for _ in self._steps(answers[0]):
             pass
@@ -111,27 +111,27 @@ class ResponseAnswer(Renderer):
     def _text_events(self, step: BlockStep) -> Iterator[bytes]:
         """Yield the events of a message or of reasoning, which is one content part."""
         block, name = step.block, _PARTS[step.block.kind]
-        place = {"item_id": _id(block), "output_index": block.index, "content_index": 0}
+        position = {"item_id": _id(block), "output_index": block.index, "content_index": 0}
         logprobs: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
         if step.change == "opens":
             yield self._item_event("added", block, "in_progress")
-            yield self._event("response.content_part.added", **place, part=_part(block, ""))
+            yield self._event("response.content_part.added", **position, part=_part(block, ""))
         elif step.change == "grows":
-            yield self._event(f"response.{name}.delta", **place, delta=step.text, **logprobs)
+            yield self._event(f"response.{name}.delta", **position, delta=step.text, **logprobs)
         else:
-            yield self._event(f"response.{name}.done", **place, text=block.text, **logprobs)
-            yield self._event("response.content_part.done", **place, part=_part(block, block.text))
+            yield self._event(f"response.{name}.done", **position, text=block.text, **logprobs)
+            yield self._event("response.content_part.done", **position, part=_part(block, block.text))
             yield self._item_event("done", block, _status(block))
 
     def _call_events(self, step: BlockStep) -> Iterator[bytes]:
         block, name = step.block, "response.function_call_arguments"
-        place = {"item_id": _id(block), "output_index": block.index}
+        position = {"item_id": _id(block), "output_index": block.index}
         if step.change == "opens":
             yield self._item_event("added", block, "in_progress")
         elif step.change == "grows":
-            yield self._event(f"{name}.delta", **place, delta=step.text)
+            yield self._event(f"{name}.delta", **position, delta=step.text)
         else:
-            yield self._event(f"{name}.done", **place, name=block.name, arguments=block.text)
+            yield self._event(f"{name}.done", **position, name=block.name, arguments=block.text)
             yield self._item_event("done", block, _status(block))
 
     def _item_event(self, change: str, block: AnswerBlock, status: str) -> bytes:

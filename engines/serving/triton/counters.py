@@ -60,8 +60,8 @@ class TritonCounters:
         key = (name, label)
         self._added[key] = self._added.get(key, 0.0) + amount
 
-    def ended(self, output: RequestOutput, first: float, whole: float) -> None:
-        """Count a finished request. ``first`` and ``whole`` are its seconds to the first and to the last token."""
+    def ended(self, output: RequestOutput, first: float, seconds: float) -> None:
+        """Count a finished request. ``first`` and ``seconds`` are its seconds to the first and to the last token."""
         acceptance = output.acceptance
         self.add("request_success_total", 1, output.finish_reason)
         self.add("prompt_tokens_total", len(output.prompt_token_ids))
@@ -69,7 +69,7 @@ class TritonCounters:
         for name, count in zip(_OF_DRAFTS, counts, strict=True):
             self.add(name, count, lossy)
         self._of("time_to_first_token_seconds").observe(first)
-        self._of("e2e_request_latency_seconds").observe(whole)
+        self._of("e2e_request_latency_seconds").observe(seconds)
 
     def flush(self) -> None:
         """Send the buffered changes to the server."""

@@ -78,22 +78,22 @@ class EngineModel:
             if inputs.flag("stop"):
                 self._courier.stop(sender, name)
                 return
-            asked = parse_tensors(inputs)
-            self._courier.take(PendingRequest(sender, self._submitted(asked), asked, name))
+            options = parse_tensors(inputs)
+            self._courier.take(PendingRequest(sender, self._submitted(options), options, name))
         except Exception as error:
             if not isinstance(error, PeagleError):
                 self._utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
             self._courier.refuse(sender, error)
 
-    def _submitted(self, asked: TensorOptions) -> Submission:
-        drafts: dict[str, Any] = {"num_speculative_tokens": asked.num_speculative_tokens, "draft": asked.draft}
+    def _submitted(self, options: TensorOptions) -> Submission:
+        drafts: dict[str, Any] = {"num_speculative_tokens": options.num_speculative_tokens, "draft": options.draft}
         timeout = self._settings.request_seconds
-        if asked.prompt is not None:
-            return self._engine.submit(asked.prompt, asked.params, **drafts, timeout=timeout)
+        if options.prompt is not None:
+            return self._engine.submit(options.prompt, options.params, **drafts, timeout=timeout)
         return self._engine.submit_chat(
-            asked.messages,
-            asked.params,
-            chat_template_kwargs=asked.template_arguments,
+            options.messages,
+            options.params,
+            chat_template_kwargs=options.template_arguments,
             **drafts,
             timeout=timeout,
         )

@@ -99,10 +99,10 @@ class InputTensors:
 
 def parse_tensors(inputs: InputTensors) -> TensorOptions:
     """Return the options in the tensors of a request. Raises ``UsageError`` that names the tensor."""
-    given = [name for name in _PROMPTS if name in inputs]
-    if len(given) != 1:
+    prompts = [name for name in _PROMPTS if name in inputs]
+    if len(prompts) != 1:
         raise UsageError(
-            f"the request has {len(given)} prompts: {', '.join(given)}" if given else "the request has no prompt",
+            f"the request has {len(prompts)} prompts: {', '.join(prompts)}" if prompts else "the request has no prompt",
             fix=f"send exactly one of {', '.join(_PROMPTS)}",
         )
     params, drafts = _sampling(inputs)
@@ -168,9 +168,9 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
     return found, drafts
 
 
-def _params(given: dict[str, Any]) -> SamplingParams:
+def _params(values: dict[str, Any]) -> SamplingParams:
     try:
-        return SamplingParams(**given)
+        return SamplingParams(**values)
     except TypeError as error:  # a value of a type that cannot be compared
         raise UsageError(
             f"invalid sampling parameters: {error}", fix="give every parameter a value of its documented type"

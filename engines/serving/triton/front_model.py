@@ -120,13 +120,13 @@ class FrontModel(ABC):
 
     def _fail(self, sender: Any, error: Exception) -> None:
         if isinstance(error, LinkError):
-            told = self.utilities.TritonError(str(error), getattr(self.utilities.TritonError, error.code))
+            triton_error = self.utilities.TritonError(str(error), getattr(self.utilities.TritonError, error.code))
         else:
-            told = error_of(self.utilities, error)
+            triton_error = error_of(self.utilities, error)
             if not isinstance(error, PeagleError):
                 self.utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
         try:
-            response = self.utilities.InferenceResponse(error=told)
+            response = self.utilities.InferenceResponse(error=triton_error)
             sender.send(response, flags=self.utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception as failure:
             self.utilities.Logger.log_error(f"a response could not be sent: {failure}")

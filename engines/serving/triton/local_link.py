@@ -62,12 +62,12 @@ class LinkSender:
 class Listener:
     """Accepts requests of front models and passes each to ``begin`` with its sender, in a thread of its own.
 
-    Each instance of a model takes one of its ``places``. If none is free, it waits for the next one that is freed,
-    because a reloaded model starts before the one that it replaces ends.
+    Each instance of a model takes one of its ``num_addresses``. If none is free, it waits for the next one that is
+    freed, because a reloaded model starts before the one that it replaces ends.
     """
 
-    def __init__(self, model: str, places: int, begin: Callable[[LinkSender, Tensors], None]) -> None:
-        self._addresses = [_address(model, os.getppid(), place) for place in range(places)]
+    def __init__(self, model: str, num_addresses: int, begin: Callable[[LinkSender, Tensors], None]) -> None:
+        self._addresses = [_address(model, os.getppid(), number) for number in range(num_addresses)]
         self._begin, self._is_closed = begin, threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listens = self._takes_place()
@@ -128,18 +128,18 @@ class LinkError(Exception):
 
 
 def send_request(
-    model: str, places: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
+    model: str, num_addresses: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
 ) -> Iterator[Tensors]:
     """Send a request to ``model`` and yield its responses. Once ``is_unwanted`` returns true, the request is cancelled.
 
-    Any of its ``places`` may answer. A model that is being replaced may end before it reads the request; then the
-    request is sent again, for ``GAP_SECONDS``. Raises ``LinkError`` for an error response, and ``EnvironmentProblem``
-    if the model is not running.
+    Any of its ``num_addresses`` may answer. A model that is being replaced may end before it reads the request; then
+    the request is sent again, for ``GAP_SECONDS``. Raises ``LinkError`` for an error response, and
+    ``EnvironmentProblem`` if the model is not running.
     """
     end = time.monotonic() + GAP_SECONDS
     while True:
         has_begun = False
-        for response in _responses(model, places, tensors, is_unwanted):
+        for response in _responses(model, num_addresses, tensors, is_unwanted):
             if "error" in response:
                 raise LinkError(response["error"], response["code"])
             yield _read(response.get("tensors", {}))
@@ -156,10 +156,10 @@ def send_request(
 
 
 def _responses(
-    model: str, places: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
+    model: str, num_addresses: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
 ) -> Iterator[dict[str, Any]]:
     """Send a request once and yield its responses until the peer ends the connection."""
-    with _connected(model, places) as connection:
+    with _connected(model, num_addresses) as connection:
         connection.settimeout(SEND_SECONDS)
         with contextlib.suppress(OSError):  # the peer may have ended
             connection.sendall(json.dumps(_written(tensors)).encode() + b"\n")
@@ -169,7 +169,7 @@ def _responses(
                 yield json.loads(line)
 
 
-def _connected(model: str, places: int) -> socket.socket:
+def _connected(model: str, num_addresses: int) -> socket.socket:
     """Connect to any instance of a model. While it is reloaded, there may be none for a moment.
 
     Raises ``EnvironmentProblem`` if none appears, or if another user's process holds the address.
@@ -177,10 +177,10 @@ def _connected(model: str, places: int) -> socket.socket:
     end = time.monotonic() + GAP_SECONDS
     while True:
         stranger, why = None, ""
-        for place in random.sample(range(places), places):
+        for number in random.sample(range(num_addresses), num_addresses):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                connection.connect(_address(model, os.getppid(), place))
+                connection.connect(_address(model, os.getppid(), number))
                 user = _user_of(connection)
             except OSError as error:
                 connection.close()
@@ -221,9 +221,9 @@ def _is_trusted(user: int) -> bool:
     return user in (os.geteuid(), 0)
 
 
-def _address(model: str, server: int, place: int) -> str:
+def _address(model: str, server: int, number: int) -> str:
     """Return a name in the abstract socket namespace, which needs no file. ``server`` is the parent of all stubs."""
-    return f"\0peagle-triton-{server}-{model}-{place}"
+    return f"\0peagle-triton-{server}-{model}-{number}"
 
 
 def _lines(connection: socket.socket, is_unwanted: Callable[[], bool]) -> Iterator[bytes]:

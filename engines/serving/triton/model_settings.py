@@ -95,12 +95,12 @@ def _text(values: Mapping[str, str], name: str) -> str:
     return values[name]
 
 
-def _whole(values: Mapping[str, str], name: str, least: int) -> int:
+def _whole(values: Mapping[str, str], name: str, minimum: int) -> int:
     text = _text(values, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
         raise EnvironmentProblem(
             f"config.pbtxt: invalid {name}: {text!r}",
-            why=f"the value must be an integer of at least {least}",
+            why=f"the value must be an integer of at least {minimum}",
             fix="correct the value",
         )
     return int(text)

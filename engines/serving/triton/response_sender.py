@@ -28,7 +28,7 @@ class PendingRequest:
 
     sender: Any
     submission: Submission
-    asked: TensorOptions
+    options: TensorOptions
     name: str = ""  # the client's request id
     came: float = field(default_factory=time.perf_counter)
     first: float | None = None  # seconds until the first token
@@ -38,7 +38,7 @@ class PendingRequest:
 
 @dataclass(frozen=True)
 class _Ready:
-    letter: PendingRequest  # it has new pieces, or has failed
+    request: PendingRequest  # it has new pieces, or has failed
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class ResponseSender:
         self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
         self._thread.start()
 
-    def take(self, letter: PendingRequest) -> None:
+    def take(self, request: PendingRequest) -> None:
         """Answer a request from now on."""
-        self._inbox.put(letter)
+        self._inbox.put(request)
 
     def refuse(self, sender: Any, error: Exception) -> None:
         """Send an error for a request."""
@@ -99,7 +99,7 @@ class ResponseSender:
             elif isinstance(item, _StopById):
                 self._stop(item, counters)
             elif isinstance(item, _Ready):
-                self._advance(item.letter, counters)
+                self._advance(item.request, counters)
             elif item is not None:
                 self._letters.add(item)
                 self._advance(item, counters)
@@ -109,67 +109,72 @@ class ResponseSender:
                 looked = time.monotonic()
         counters.close()
 
-    def _advance(self, letter: PendingRequest, counters: TritonCounters) -> None:
+    def _advance(self, request: PendingRequest, counters: TritonCounters) -> None:
         """Send the pending pieces of a request. A failure ends only this request."""
-        if letter not in self._letters:  # it has failed meanwhile
+        if request not in self._letters:  # it has failed meanwhile
             return
         try:
-            is_over = self._send_pieces(letter, counters)
+            is_over = self._send_pieces(request, counters)
         except Exception as error:
-            letter.submission.cancel()
-            self._fail(letter.sender, error, counters)
+            request.submission.cancel()
+            self._fail(request.sender, error, counters)
             is_over = True
         if is_over:
-            self._letters.discard(letter)
+            self._letters.discard(request)
 
-    def _send_pieces(self, letter: PendingRequest, counters: TritonCounters) -> bool:
+    def _send_pieces(self, request: PendingRequest, counters: TritonCounters) -> bool:
         """Send pending pieces, joined into one response; return whether the request has finished."""
         while True:
-            is_there, delta = letter.submission.take_or_call(lambda: self._inbox.put(_Ready(letter)))
+            is_there, delta = request.submission.take_or_call(lambda: self._inbox.put(_Ready(request)))
             if not is_there:
                 break
             if delta is None:
-                self._send_last(letter, counters)
+                self._send_last(request, counters)
                 return True
             if delta.token_ids:
                 counters.add("generation_tokens_total", len(delta.token_ids))
-                if letter.first is None:
-                    letter.first = time.perf_counter() - letter.came
-            letter.held.append(delta)
-        if letter.asked.streams and not letter.is_cancelled and letter.held[-1:] and not letter.held[-1].finish_reason:
-            letter.sender.send(self._response(letter, None))
+                if request.first is None:
+                    request.first = time.perf_counter() - request.came
+            request.held.append(delta)
+        if (
+            request.options.streams
+            and not request.is_cancelled
+            and request.held[-1:]
+            and not request.held[-1].finish_reason
+        ):
+            request.sender.send(self._response(request, None))
         return False
 
-    def _send_last(self, letter: PendingRequest, counters: TritonCounters) -> None:
-        output = letter.submission.result()
-        now = time.perf_counter() - letter.came
-        counters.ended(output, now if letter.first is None else letter.first, now)
+    def _send_last(self, request: PendingRequest, counters: TritonCounters) -> None:
+        output = request.submission.result()
+        now = time.perf_counter() - request.came
+        counters.ended(output, now if request.first is None else request.first, now)
         if output.finish_reason == "abort":
             error = self._utilities.TritonError(
-                "the request was canceled" if letter.is_cancelled else "the model was unloaded",
+                "the request was canceled" if request.is_cancelled else "the model was unloaded",
                 self._utilities.TritonError.CANCELLED
-                if letter.is_cancelled
+                if request.is_cancelled
                 else self._utilities.TritonError.UNAVAILABLE,
             )
-            letter.sender.send(self._utilities.InferenceResponse(error=error), flags=self._final)
+            request.sender.send(self._utilities.InferenceResponse(error=error), flags=self._final)
         elif output.finish_reason == "timeout":
             raise EnvironmentProblem(
                 f"the request timed out after {self._seconds:g} seconds",
                 fix="request fewer tokens, or raise the parameter request_timeout in config.pbtxt",
             )
         else:
-            letter.sender.send(self._response(letter, output), flags=self._final)
+            request.sender.send(self._response(request, output), flags=self._final)
 
-    def _response(self, letter: PendingRequest, output: Any) -> Any:
-        held, letter.held = letter.held, []
-        asked = letter.asked
+    def _response(self, request: PendingRequest, output: Any) -> Any:
+        held, request.held = request.held, []
+        options = request.options
         return self._utilities.InferenceResponse(
             output_tensors=tensors_of(
                 self._utilities,
                 held,
                 output,
-                shows_ids=asked.shows_ids,
-                shows_logprobs=asked.params.logprobs is not None,
+                shows_ids=options.shows_ids,
+                shows_logprobs=options.params.logprobs is not None,
             )
         )
 
@@ -184,22 +189,22 @@ class ResponseSender:
 
     def _look(self) -> None:
         """Cancel requests whose client has gone."""
-        for letter in self._letters:
-            if not letter.is_cancelled and letter.sender.is_cancelled():
-                _give_up(letter)
+        for request in self._letters:
+            if not request.is_cancelled and request.sender.is_cancelled():
+                _give_up(request)
 
     def _stop(self, item: _StopById, counters: TritonCounters) -> None:
-        found = [letter for letter in self._letters if item.name and letter.name == item.name]
-        for letter in found:
-            _give_up(letter)
+        found = [request for request in self._letters if item.name and request.name == item.name]
+        for request in found:
+            _give_up(request)
         if not found:
-            what = f"no running request has the id {item.name!r}"
-            self._fail(item.sender, UsageError(what, fix="send `stop` with the id of a running request"), counters)
+            problem = f"no running request has the id {item.name!r}"
+            self._fail(item.sender, UsageError(problem, fix="send `stop` with the id of a running request"), counters)
             return
         tensors = tensors_of(self._utilities, [], None, shows_ids=False, shows_logprobs=False)
         item.sender.send(self._utilities.InferenceResponse(output_tensors=tensors), flags=self._final)
 
 
-def _give_up(letter: PendingRequest) -> None:
-    letter.is_cancelled = True
-    letter.submission.cancel()
+def _give_up(request: PendingRequest) -> None:
+    request.is_cancelled = True
+    request.submission.cancel()

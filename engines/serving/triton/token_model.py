@@ -90,8 +90,8 @@ def _words(tensors: Tensors, name: str) -> list[int]:
         raise UsageError(
             f"{name} has shape {list(both.shape)}", fix="send token ids and end offsets as a tensor of shape [1, 2, N]"
         )
-    ids, ends = both[0]
-    last = [int(end) for end in ends if end >= 0]
+    ids, offsets = both[0]
+    last = [int(end) for end in offsets if end >= 0]
     if last != list(range(1, len(last) + 1)) or len(last) > ids.size:
         raise UsageError(
             f"{name} has words of several tokens, or invalid end offsets",

@@ -111,11 +111,11 @@ class GatherBlockQuantizedFusion(RewriteRuleClassBase):
 
 def _only_linears(weight: ir.Value) -> bool:
     """Return True if all readers match the patterns, each of which will be rewritten."""
-    turned = [node.outputs[0] for node, place in weight.uses() if place or not _is_lookup(node)]
+    transposed = [node.outputs[0] for node, position in weight.uses() if position or not _is_lookup(node)]
     return all(
-        reader.op_type == "MatMul" and place == 1
-        for value in turned
-        for reader, place in (value.uses() if _is_turn(value) else [(value.producer(), 0)])
+        reader.op_type == "MatMul" and position == 1
+        for value in transposed
+        for reader, position in (value.uses() if _is_turn(value) else [(value.producer(), 0)])
     )
 
 
@@ -199,8 +199,8 @@ def _bits(codes: ir.Value, shape: list[int]) -> int | None:
     """Return the bits of codes, whether still in their own type or declared as bytes."""
     if codes.shape is None or codes.dtype not in (ir.DataType.UINT4, ir.DataType.UINT8):
         return None
-    whole = math.prod(int(dim) for dim in codes.shape) == math.prod(shape)
-    return 8 if whole and codes.dtype == ir.DataType.UINT8 else 4
+    is_unpacked = math.prod(int(dim) for dim in codes.shape) == math.prod(shape)
+    return 8 if is_unpacked and codes.dtype == ir.DataType.UINT8 else 4
 
 
 def _constant(value: ir.Value) -> int | None:

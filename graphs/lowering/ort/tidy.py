@@ -133,8 +133,8 @@ def _kind(node: ir.Node) -> dict[str, Any]:
 def _rows(node: ir.Node) -> int:
     """Return the number of rows of its weight."""
     weight: Any = node.inputs[1]
-    named = _ROWS.get(node.op_type)
-    return int(node.attributes[named].as_int()) if named else int(weight.shape[0])
+    attribute = _ROWS.get(node.op_type)
+    return int(node.attributes[attribute].as_int()) if attribute else int(weight.shape[0])
 
 
 def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:

@@ -22,7 +22,7 @@ __all__ = ["apply"]
 
 def apply(model: ir.Model, *, expert_layer: bool) -> None:
     """Rewrite a graph in place; ``expert_layer``: for GPUs with TensorRT's expert layer (SM 100, 103 and 110)."""
-    trees.apply(model, told=SKIPPED)
+    trees.apply(model, tree_input=SKIPPED)
     # Before attention, which separates matmuls on both sides of a plugin only if they are not joined.
     joined_linears.apply(model)
     joined_heads.apply(model)

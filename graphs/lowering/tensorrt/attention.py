@@ -32,7 +32,7 @@ _WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
 _UNSEEN_WIDE = -1e30
 
-_Seen = dict[tuple[object, ...], tuple[CacheReads, ir.Value]]  # and the mask
+_CachedReads = dict[tuple[object, ...], tuple[CacheReads, ir.Value]]  # and the mask
 _Tree = tuple[ir.Value, ir.Value]  # skipped i64 [B,S], and ancestors bool [B,S,S]
 
 
@@ -51,9 +51,9 @@ def apply(model: ir.Model, *, copies_caches: bool) -> None:
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
     if not layers:
         return
-    positions, seen = _positions(model.graph), _Seen()
+    positions, cached_reads = _positions(model.graph), _CachedReads()
     for node in layers:
-        _rewrite(model.graph, node, positions, seen, copies_caches)
+        _rewrite(model.graph, node, positions, cached_reads, copies_caches)
 
 
 def _positions(graph: ir.Graph) -> ir.Value:
@@ -65,7 +65,9 @@ def _positions(graph: ir.Graph) -> ir.Value:
     return value
 
 
-def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, seen: _Seen, copies_caches: bool) -> None:
+def _rewrite(
+    graph: ir.Graph, node: ir.Node, positions: ir.Value, cached_reads: _CachedReads, copies_caches: bool
+) -> None:
     q, k, v, k_cache, v_cache, start, *rest = node.inputs
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
@@ -76,16 +78,16 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, seen: _Seen, c
     has_codes = k_cache.dtype == ir.DataType.FLOAT8E4M3FN
     window_last = copies_caches and not is_plain and not has_codes
     key = (start, str(q.shape[2]), q.dtype, window, as_keys, window_last, cache[1] if window else 0)
-    if key not in seen:
+    if key not in cached_reads:
         read = cache_reads(op, q, start, positions, window, cache, window_last=window_last)
         mask = additive_mask(op, q, start, read, op.Shape(positions), window, tree, window_last=window_last)
-        seen[key] = read, sink_mask(op, mask, _hidden(q.dtype), q.dtype) if as_keys else mask
-    read, mask = seen[key]
+        cached_reads[key] = read, sink_mask(op, mask, _hidden(q.dtype), q.dtype) if as_keys else mask
+    read, mask = cached_reads[key]
     if has_codes:
         (k_out, v_out), caches = _in_codes(op, node)
         quantize_separately(graph, q)  # the write is a plugin: k and v are before it, q after
     else:
-        caches = [op.TensorScatter(whole, new, start, axis=2) for whole, new in ((k_cache, k), (v_cache, v))]
+        caches = [op.TensorScatter(cache, new, start, axis=2) for cache, new in ((k_cache, k), (v_cache, v))]
         k_out, v_out = caches
     # Uncut, TensorRT would copy them once per query head.
     keys, values = (read.of_cache(op, each, cache[3]) for each in ([k_cache, v_cache] if window_last else caches))
@@ -180,8 +182,8 @@ def additive_mask(
         bits = op.Unsqueeze(skipped, op.constant([1, 3]))
         visible = op.And(visible, op.Not(skipped_bits(op, bits, op.Unsqueeze(column, by_row))))
         if window:
-            seen = op.ReduceSum(op.Cast(ancestors, to=ir.DataType.INT64), op.constant([2]), keepdims=0)
-            count = op.Sub(columns, seen)  # of skipped columns
+            num_visible = op.ReduceSum(op.Cast(ancestors, to=ir.DataType.INT64), op.constant([2]), keepdims=0)
+            count = op.Sub(columns, num_visible)  # of skipped columns
             in_window = op.Min(column, op.Sub(width, op.constant(1)))
             key = op.Unsqueeze(op.Sub(at, op.GatherElements(count, in_window, axis=1)), by_row)
             position = op.Sub(position, op.Unsqueeze(count, op.constant([1, 3])))

@@ -104,7 +104,7 @@ def _takes(node: ir.Node) -> bool:
         return False
     if not inner_codes(node):
         return True
-    x, gate_up, down = (node.inputs[place] for place in (0, 3, 4))
+    x, gate_up, down = (node.inputs[index] for index in (0, 3, 4))
     factors = [x, *(halves_of(gate_up) or ()), turned_of(down)]
     return len(factors) == 4 and {codes_of(factor) for factor in factors} == {_CODES}
 
@@ -127,8 +127,8 @@ def _rewrite(model: ir.Model, node: ir.Node) -> None:
         attributes |= _STATIC
         scale = node.attributes["inner_scale"].as_float()
         weights += [*([] if biases else [None] * 3), scalar(model.graph, f"{node.outputs[0].name}.down_scale", scale)]
-    form = _Form(bool(biases), bool(limit), is_static)
-    function = ir.serde.deserialize_function(onnx.parser.parse_function(_body(form)))
+    variant = _Form(bool(biases), bool(limit), is_static)
+    function = ir.serde.deserialize_function(onnx.parser.parse_function(_body(variant)))
     mixed = op.op(_OP, [*rows, *weights], attributes, domain=TRT, overload=function.overload)
     y = op.Squeeze(mixed, op.constant([1]))
     model.functions[function.identifier()] = function
@@ -170,23 +170,23 @@ class _Form(NamedTuple):
     static: bool
 
 
-def _body(form: _Form) -> str:
+def _body(variant: _Form) -> str:
     """Return the layer in plain ops, every expert on every token; the overload names the form."""
-    words = [word for word, said in zip(("bias", "limited", "static"), form, strict=True) if said]
+    words = [word for word, is_set in zip(("bias", "limited", "static"), variant, strict=True) if is_set]
     inputs = ["hidden", "experts", "scores", "gate", "up", "down"]
-    inputs += ["gate_bias", "up_bias", "down_bias"] if form.biased or form.static else []
-    inputs += ["down_scale"] if form.static else []
+    inputs += ["gate_bias", "up_bias", "down_bias"] if variant.biased or variant.static else []
+    inputs += ["down_scale"] if variant.static else []
     attributes = "activation_type" + "".join(
         f", {name}: float = {_SWIGLU[name]}" for name in ("swiglu_alpha", "swiglu_beta")
     )
-    attributes += ", swiglu_limit" * form.limited + "".join(f", {name}" for name in _STATIC if form.static)
+    attributes += ", swiglu_limit" * variant.limited + "".join(f", {name}" for name in _STATIC if variant.static)
     nodes = [
         _FLAT,
-        _BIASED_PRODUCTS if form.biased else _PRODUCTS,
-        gating("gate_out", "up_out", limited=form.limited, prefix="swiglu_"),
-        _ROUNDED if form.static else _UNROUNDED,
+        _BIASED_PRODUCTS if variant.biased else _PRODUCTS,
+        gating("gate_out", "up_out", limited=variant.limited, prefix="swiglu_"),
+        _ROUNDED if variant.static else _UNROUNDED,
         _DOWN,
-        _BIASED_BACK if form.biased else _BACK,
+        _BIASED_BACK if variant.biased else _BACK,
         combining("gate", "chosen", "shares", "out"),
         _SUM,
     ]

@@ -44,7 +44,7 @@ class Heads:
         return _size(self.view) if tuple(weight.shape or ()) == (_size(self.view),) else None
 
     @property
-    def form(self) -> object:
+    def signature(self) -> object:
         """Equal for heads whose nodes differ only in the weight of the norm and in the number of heads."""
         weight: Any = self.norm.inputs[1]
         attributes = [
@@ -82,7 +82,7 @@ def _alike(linears: Sequence[ir.Value]) -> tuple[list[Heads], list[ir.Node]] | N
     """
     parts = [part for part in takewhile(bool, map(Heads.of, linears)) if part]
     views = [_reader(linear, "Reshape") for linear in linears[len(parts) :]]
-    if len(parts) < 2 or any(part.form != parts[0].form for part in parts):
+    if len(parts) < 2 or any(part.signature != parts[0].signature for part in parts):
         return None
     rest = [view for view in views if view is not None and _size(view) == parts[0].size]
     return (parts, rest) if len(rest) == len(views) else None
@@ -117,8 +117,8 @@ def _join(graph: ir.Graph, split: ir.Node, parts: Sequence[Heads], rest: Sequenc
     normed = op.op("RMSNormalization", [view, ones], dict(first.norm.attributes))
     by_head = [op.Expand(weight, op.constant([count, size])) for weight, count in zip(weights, own, strict=True)]
     scaled = op.Mul(normed, op.Concat(*by_head, axis=0))
-    turned = op.op("Transpose", [scaled], dict(first.turn.attributes))
-    rotated = op.op("RotaryEmbedding", [turned, *first.rope.inputs[1:]], dict(first.rope.attributes))
+    transposed = op.op("Transpose", [scaled], dict(first.turn.attributes))
+    rotated = op.op("RotaryEmbedding", [transposed, *first.rope.inputs[1:]], dict(first.rope.attributes))
     heads = op.op_multi_out("Split", [rotated, op.constant(own)], {"axis": 1}, num_outputs=len(own))
     joined = [*heads, *views]
     for value, like in zip(joined, outputs, strict=True):

@@ -31,8 +31,8 @@ def apply(model: ir.Model) -> None:
         turn = node.inputs[1].producer() if node.op_type == "MatMul" and node.inputs[1] is not None else None
         if turn is None or turn.op_type != "Transpose" or list(turn.attributes["perm"].as_ints()) != [1, 0]:
             continue
-        if (form := _form(turn.outputs[0])) is not None:
-            groups[node.inputs[0], form].append(node)
+        if (signature := _form(turn.outputs[0])) is not None:
+            groups[node.inputs[0], signature].append(node)
     for nodes in groups.values():
         if len(nodes) > 1 and (_has_scale(nodes[0]) or are_joined([node.outputs[0] for node in nodes])):
             _join(model.graph, nodes)
@@ -57,8 +57,8 @@ def _form(value: ir.Value | None) -> object:
 
 
 def _has_scale(product: ir.Node) -> bool:
-    turned: Any = product.inputs[1]
-    return not is_weight(turned.producer().inputs[0])
+    transposed: Any = product.inputs[1]
+    return not is_weight(transposed.producer().inputs[0])
 
 
 def _join(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:

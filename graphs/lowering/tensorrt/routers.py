@@ -71,8 +71,8 @@ def _weigh(graph: ir.Graph, scattering: ir.Node) -> None:
     share = op.Unsqueeze(op.Transpose(_shares(op, top), perm=[1, 0]), op.constant([2]))
     # Expanded, because TensorRT-RTX computes two sums in one kernel if both are over as many numbers.
     parts = (op.Mul(op.Cast(each, to=_WIDE), share), op.Expand(share, op.Shape(each)))
-    experts, whole = (op.ReduceSum(part, op.constant([0]), keepdims=0) for part in parts)
-    weighed = op.CastLike(op.Div(experts, whole), each)
+    experts, total_share = (op.ReduceSum(part, op.constant([0]), keepdims=0) for part in parts)
+    weighed = op.CastLike(op.Div(experts, total_share), each)
     weighed.shape, weighed.type = result.shape, result.type
     ir.convenience.replace_nodes_and_values(graph, total, [total], op.nodes, [result], [weighed])
 
@@ -81,14 +81,14 @@ def _shares(op: Nodes, top: ir.Node) -> ir.Value:
     """Return the share of every expert ``[N,E]``, not normalized: 0 of those that ``top`` does not select."""
     logits, zero, one = top.inputs[0], op.constant([0]), op.constant([1])
     selected, ids = top.outputs
-    most = op.Slice(selected, zero, one, one)
-    least, last = (op.Slice(value, op.constant([-1]), op.constant([_END]), one) for value in (selected, ids))
+    largest = op.Slice(selected, zero, one, one)
+    smallest, last = (op.Slice(value, op.constant([-1]), op.constant([_END]), one) for value in (selected, ids))
     count = op.Squeeze(op.Shape(logits, start=-1), zero)
     is_behind = op.Greater(op.Range(op.constant(0), count, op.constant(1)), last)
     # Of equal logits, top-k selects those with the lowest ids.
-    is_tied = op.And(op.Equal(logits, least), op.Not(is_behind))
-    is_selected = op.Or(op.Greater(logits, least), is_tied)
-    powers = op.Exp(op.Sub(op.Cast(logits, to=_WIDE), op.Cast(most, to=_WIDE)))
+    is_tied = op.And(op.Equal(logits, smallest), op.Not(is_behind))
+    is_selected = op.Or(op.Greater(logits, smallest), is_tied)
+    powers = op.Exp(op.Sub(op.Cast(logits, to=_WIDE), op.Cast(largest, to=_WIDE)))
     return op.Where(is_selected, powers, op.constant(0.0, _WIDE))
 
 

@@ -25,12 +25,12 @@ def logit_floor(z: Array, top_k: int, top_p: float, min_p: float) -> np.float32:
     if top_p < 1:
         weights = np.exp(descending - best).astype(np.float64)
         goal = weights[descending >= floor].sum() * top_p
-        mass, least = 0.0, best
+        mass, smallest = 0.0, best
         for value, weight in zip(descending, weights, strict=True):
             if value < floor or mass >= goal:
                 break
-            mass, least = mass + weight, value
-        floor = max(floor, least)
+            mass, smallest = mass + weight, value
+        floor = max(floor, smallest)
     return np.float32(floor)
 
 

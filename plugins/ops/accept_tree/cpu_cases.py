@@ -40,8 +40,8 @@ def _chains() -> CpuCase:
     uniform = rng.random((rows, _COLUMNS), np.float32)
     heat, top_k, top_p, min_p, tolerance = np.array(_POLICIES).T
     ids = rng.integers(0, _VOCAB, (rows, 4))
-    for b, (temperature, k, p, least, _) in enumerate(_POLICIES):
-        ids[b, 2] = draw(logits[b, 0], uniform[b, 0], temperature, k, p, least)
+    for b, (temperature, k, p, smallest, _) in enumerate(_POLICIES):
+        ids[b, 2] = draw(logits[b, 0], uniform[b, 0], temperature, k, p, smallest)
     return CpuCase(
         (
             logits,

@@ -35,8 +35,8 @@ Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorSca
     reference=cache_write_fp8,
     body=body,
     bounds=(
-        Bound(("S",), "{S} new positions do not fit a cache of {T}", most="T"),
-        Bound(("B", "Hkv", "S", "D"), "{product} new numbers exceed the limit of one launch", most=_MOST),
+        Bound(("S",), "{S} new positions do not fit a cache of {T}", maximum="T"),
+        Bound(("B", "Hkv", "S", "D"), "{product} new numbers exceed the limit of one launch", maximum=_MOST),
     ),
     kernel=Kernel(
         entry="cache_write_fp8",

@@ -29,7 +29,7 @@ or features of a window, whose buffers begin at position 0.""",
     ),
     reference=close_up,
     body=body,
-    bounds=(Bound(("B",), "{B} paths do not fit {P} rows", most="P"),),
+    bounds=(Bound(("B",), "{B} paths do not fit {P} rows", maximum="P"),),
     # About one thread for each 16 bytes of an entry: of few heads in many caches, or of many features in one buffer.
     kernel=Kernel(entry="close_up", blocks="N+15", per="B", threads=128, scalars=("N", "P", "H", "T", "W", "B", "E")),
 )

@@ -17,12 +17,12 @@ LEAST = np.float32(-1e30)  # of a score; also in place of NaN
 def grow_tree(window_ids: Array, candidate_ids: Array, candidate_scores: Array) -> tuple[Array, Array]:
     """Return window_ids int64 [B, E] and skipped int64 [B, E]; the inputs are in spec order."""
     rows, columns = window_ids.shape
-    _, positions, places = candidate_ids.shape
+    _, positions, num_candidates = candidate_ids.shape
     ids, skipped = window_ids.copy(), np.zeros((rows, columns), np.int64)
     for b in range(rows):
         scores, depths, tried = [np.float32(0)], [0], [0]  # of the newest token, then of every draft
         for column in range(1, columns):
-            free = [at for at in range(column) if depths[at] < min(positions, DEEPEST) and tried[at] < places]
+            free = [at for at in range(column) if depths[at] < min(positions, DEEPEST) and tried[at] < num_candidates]
             if not free:
                 break
             each = {at: _sum(scores[at], candidate_scores[b, depths[at], tried[at]]) for at in free}

@@ -32,8 +32,8 @@ Source: the dynamic draft trees of EAGLE-2 (arXiv 2406.16858), for a drafter who
     reference=grow_tree,
     body=body,
     bounds=(
-        Bound(("E",), f"a window has at most {MAX_DRAFTS + 1} columns, not {{E}}", most=MAX_DRAFTS + 1),
-        Bound(("D", "C"), "at least one candidate is required", least=1),
+        Bound(("E",), f"a window has at most {MAX_DRAFTS + 1} columns, not {{E}}", maximum=MAX_DRAFTS + 1),
+        Bound(("D", "C"), "at least one candidate is required", minimum=1),
     ),
     kernel=Kernel(entry="grow_tree", blocks="B", threads=32, scalars=("B", "E", "D", "C")),
 )

@@ -72,10 +72,10 @@ def products(x: Array, codes: Array, exponents: Array) -> Array:
             sums = fused_multiply_add(*np.broadcast_arrays(weights[..., i], numbers[..., i], sums))
         total = np.zeros((*sums.shape[:2], _LANES), np.float32)
         for at in range(0, sums.shape[2], _LANES):
-            word = slice(at, min(at + _LANES, sums.shape[2]))
-            lanes = slice(0, word.stop - at)
-            factors = np.broadcast_to(scales[:, word], sums[..., word].shape)
-            total[..., lanes] = fused_multiply_add(sums[..., word], factors, total[..., lanes])
+            block = slice(at, min(at + _LANES, sums.shape[2]))
+            lanes = slice(0, block.stop - at)
+            factors = np.broadcast_to(scales[:, block], sums[..., block].shape)
+            total[..., lanes] = fused_multiply_add(sums[..., block], factors, total[..., lanes])
         for bits in (16, 8, 4, 2, 1):
             total = total + total[..., np.arange(_LANES) ^ bits]
     return total[..., 0]

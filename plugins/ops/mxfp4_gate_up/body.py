@@ -87,12 +87,12 @@ Mxfp4GateUp (x, experts, codes, exponents, bias, alpha, beta, limit) => (inner) 
 }}"""
 
 
-def product(given: str) -> str:
-    """Return the nodes from float32 rows ``given``, one of each choice, to ``products``.
+def product(operand: str) -> str:
+    """Return the nodes from float32 rows ``operand``, one of each choice, to ``products``.
 
     They read experts, codes, exponents and bias, and make inferred_1 and expert_of_choices.
     """
-    return _PRODUCT.format(given=given, numbers=", ".join(map(str, FP4)))
+    return _PRODUCT.format(given=operand, numbers=", ".join(map(str, FP4)))
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:

@@ -16,15 +16,15 @@ _MOST = 2**31 - 1  # of a product of sizes that the kernel computes in 32 bits
 def bounds_of_blocks(columns: str) -> tuple[Bound, ...]:
     """Return the bounds of a stack of blocks whose rows have as many ``columns`` as that dimension."""
     return (
-        Bound(("bytes",), f"a block has {BYTES} bytes of codes, not {{bytes}}", least=BYTES, most=BYTES),
+        Bound(("bytes",), f"a block has {BYTES} bytes of codes, not {{bytes}}", minimum=BYTES, maximum=BYTES),
         Bound(
             ("blocks",),
             f"{{blocks}} blocks of {MX_BLOCK} do not have the {{{columns}}} columns of the other factor",
-            least=columns,
-            most=columns,
+            minimum=columns,
+            maximum=columns,
             times=MX_BLOCK,
         ),
-        Bound(("A",), f"{{A}} experts per token are not 1 to {MOST_CHOICES}", least=1, most=MOST_CHOICES),
+        Bound(("A",), f"{{A}} experts per token are not 1 to {MOST_CHOICES}", minimum=1, maximum=MOST_CHOICES),
     )
 
 
@@ -52,9 +52,15 @@ of an expert that does not exist is NaN.""",
     body=body,
     bounds=(
         *bounds_of_blocks("H"),
-        Bound(("pair",), "an inner column has two rows, gate and up, not {pair}", least=2, most=2),
-        Bound(("I",), "bias has {J} numbers per expert, not two for each of {I} columns", least="J", most="J", times=2),
-        Bound(("I",), "{I} inner columns exceed the limit of one launch", most=_MOST // MOST_CHOICES),
+        Bound(("pair",), "an inner column has two rows, gate and up, not {pair}", minimum=2, maximum=2),
+        Bound(
+            ("I",),
+            "bias has {J} numbers per expert, not two for each of {I} columns",
+            minimum="J",
+            maximum="J",
+            times=2,
+        ),
+        Bound(("I",), "{I} inner columns exceed the limit of one launch", maximum=_MOST // MOST_CHOICES),
     ),
     kernel=Kernel(
         entry="mxfp4_gate_up",

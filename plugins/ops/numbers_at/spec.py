@@ -25,6 +25,6 @@ past the end of the table, and all columns of an idle row, are 0. A negative sta
     reference=numbers_at,
     body=body,
     attributes=(Attribute("columns", int, -1, "emission columns: E = K + 1; must be given", at_least_one),),
-    bounds=(Bound(("N",), "numbers must have at least 1 column", least=1),),
+    bounds=(Bound(("N",), "numbers must have at least 1 column", minimum=1),),
     kernel=Kernel(entry="numbers_at", blocks="B", threads=64, scalars=("B", "N", "columns")),
 )

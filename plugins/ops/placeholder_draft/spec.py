@@ -42,7 +42,7 @@ Source: P-EAGLE, arXiv 2602.01469 (all K drafts from one forward pass, one share
     reference=placeholder_draft,
     body=body,
     attributes=(Attribute("mask_token_id", int, -1, "the drafter's placeholder token; must be given", at_least_zero),),
-    bounds=(Bound(("E",), "tokens must have at least 2 columns: K >= 1 drafts and one more", least=2),),
+    bounds=(Bound(("E",), "tokens must have at least 2 columns: K >= 1 drafts and one more", minimum=2),),
     kernel=Kernel(entry="placeholder_draft", blocks="B", threads=128, scalars=("B", "S", "E", "mask_token_id")),
     cpu_cases=cpu_cases,
 )

@@ -89,10 +89,10 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
 QuantizedExperts <inner, hidden, alpha, beta, limit, cubic> ({inputs}) => (y) {{{"".join(nodes)}}}"""
 
 
-def _product(stack: str, format: str, rows: str, given: str, made: str, *, has_bias: bool) -> list[str]:
-    """Return the nodes from the rows ``given`` to the rows ``made``."""
-    result = f"{made}_unshifted" if has_bias else made
+def _product(stack: str, format: str, rows: str, input_name: str, output_name: str, *, has_bias: bool) -> list[str]:
+    """Return the nodes from the rows ``input_name`` to the rows ``output_name``."""
+    result = f"{output_name}_unshifted" if has_bias else output_name
     unpacked = unpacking(format, rows)
     rounded = ROUNDED.replace("(x)", "(x_row)").replace("(x, ", "(x_row, ")
-    text = _PRODUCT.format(stack=stack, unpacking=unpacked, rounded=rounded, given=given, made=result)
-    return [text, *([BIAS.format(stack=stack, given=result, made=made)] if has_bias else [])]
+    text = _PRODUCT.format(stack=stack, unpacking=unpacked, rounded=rounded, given=input_name, made=result)
+    return [text, *([BIAS.format(stack=stack, given=result, made=output_name)] if has_bias else [])]

@@ -105,13 +105,15 @@ def _exponential(x: Array) -> Array:
     x = np.where(x > 89, np.float32(89), x)
     rounder = np.float32(12582912)
     shifted = fma(x, 1.44269504088896341, float(rounder))
-    whole = shifted - rounder
-    rest = fma(whole, -1.42860682030941723e-6, fma(whole, -0.693145751953125, x))
+    integer = shifted - rounder
+    rest = fma(integer, -1.42860682030941723e-6, fma(integer, -0.693145751953125, x))
     power = np.full_like(rest, np.float32(1 / 5040))
     for term in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
         power = fused_multiply_add(power, rest, np.full_like(rest, term))
     exponent = shifted.view(np.uint32) - np.uint32(0x4B400000) + np.uint32(300)
-    half = exponent >> np.uint32(1)
-    first, second = ((each - np.uint32(23) << np.uint32(23)).view(np.float32) for each in (half, exponent - half))
+    half_exponent = exponent >> np.uint32(1)
+    first, second = (
+        (each - np.uint32(23) << np.uint32(23)).view(np.float32) for each in (half_exponent, exponent - half_exponent)
+    )
     result: Array = power * first * second
     return result

@@ -27,8 +27,8 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
     """Return a complaint if the stacks do not fit the tokens, or each other."""
     for name, columns in (("gate_up", "H"), ("down", "")):
         own = {key.removeprefix(f"{name}_"): size for key, size in dims.items() if key.startswith(f"{name}_")}
-        if complaint := check_packed(own | ({"C": dims[columns]} if columns in dims else {})):
-            return f"{name}: {complaint}"
+        if problem := check_packed(own | ({"C": dims[columns]} if columns in dims else {})):
+            return f"{name}: {problem}"
     if dims.get("A", 0) > dims.get("E", dims.get("A", 0)):
         return f"a token cannot have {dims['A']} different experts of {dims['E']}"
     return None

@@ -39,8 +39,8 @@ def random_matrix(name: str, rows: int = ROWS, columns: int = 0, seed: int = 0) 
     columns = columns or columns_of(name)
     kind = PACKED_FORMATS[name].gguf
     if kind is None:
-        whole = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
-        return pack_codes(name, whole), pack_scales(name, rng.random((rows, 1), np.float32))
+        codes = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
+        return pack_codes(name, codes), pack_scales(name, rng.random((rows, 1), np.float32))
     blocks = rng.integers(0, 256, (rows, columns // columns_multiple(name), kind.size), dtype=np.uint8)
     for at in kind.halves:
         blocks[..., at + 1] &= 0x3F  # finite and positive

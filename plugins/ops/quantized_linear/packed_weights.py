@@ -67,10 +67,10 @@ _OFFSET = 128  # of stored 8-bit codes
 class Unpacked(NamedTuple):
     """The parts of an unpacked matrix: a number is whole * (factor * step), plus the least value if there is one."""
 
-    whole: Array  # int32 [rows, blocks, 32]
+    codes: Array  # int32 [rows, blocks, 32]
     steps: Array  # int32 [rows, blocks, 1 or 2]: of a block or of its halves
     factors: Array  # float32 [rows, blocks]
-    least: Array | None  # float32 [rows, blocks]
+    minimums: Array | None  # float32 [rows, blocks]
 
 
 def one_of_formats(name: str) -> str | None:
@@ -110,16 +110,16 @@ def pack_codes(name: str, codes: Array) -> Array:
 
     Raises ``BuildError`` for columns that are not whole blocks.
     """
-    form = PACKED_FORMATS[name]
-    if codes.shape[-1] % form.columns_multiple or not codes.size:
+    packed_format = PACKED_FORMATS[name]
+    if codes.shape[-1] % packed_format.columns_multiple or not codes.size:
         raise BuildError(
-            f"{codes.shape[-1]} columns are not a multiple of the block size, {form.columns_multiple}",
+            f"{codes.shape[-1]} columns are not a multiple of the block size, {packed_format.columns_multiple}",
             why=f"a matrix of {name} is stored in whole blocks",
             fix="leave this matrix unquantized (--exclude)",
         )
-    whole = codes.view(np.uint8) ^ _OFFSET if form.bits == 8 else codes.astype(np.uint8, copy=False)
-    blocks = whole.reshape(len(whole), -1, BLOCK)
-    return _grouped(blocks if form.bits == 8 else _planes(form, blocks))
+    unsigned = codes.view(np.uint8) ^ _OFFSET if packed_format.bits == 8 else codes.astype(np.uint8, copy=False)
+    blocks = unsigned.reshape(len(unsigned), -1, BLOCK)
+    return _grouped(blocks if packed_format.bits == 8 else _planes(packed_format, blocks))
 
 
 def pack_scales(name: str, scales: Array, weight: str = "a matrix") -> Array:
@@ -167,28 +167,32 @@ def gguf_scales(name: str, rows: Array) -> Array:
 
 def unpack(name: str, codes: Array, scales: Array, rows: int) -> Array:
     """Return the matrix float32 [rows, K] of packed codes and scales: products, then sums, in float32."""
-    whole, steps, factors, least = unpacked(name, codes, scales, rows)
-    halves = whole.reshape(*steps.shape, -1).astype(np.float32)
-    scaled = halves * (factors[..., None] * steps.astype(np.float32))[..., None]
-    matrix: Array = scaled.reshape(whole.shape)
-    return (matrix if least is None else matrix + least[..., None]).reshape(rows, -1)
+    integers, steps, factors, minimums = unpacked(name, codes, scales, rows)
+    values = integers.reshape(*steps.shape, -1).astype(np.float32)
+    scaled = values * (factors[..., None] * steps.astype(np.float32))[..., None]
+    matrix: Array = scaled.reshape(integers.shape)
+    return (matrix if minimums is None else matrix + minimums[..., None]).reshape(rows, -1)
 
 
 def unpacked(name: str, codes: Array, scales: Array, rows: int) -> Unpacked:
     """Return the parts of the matrix, for every block of a row."""
-    form = PACKED_FORMATS[name]
-    stored = codes if form.bits == 8 else _from_planes(form, codes)
+    packed_format = PACKED_FORMATS[name]
+    stored = codes if packed_format.bits == 8 else _from_planes(packed_format, codes)
     tiles, blocks, _ = codes.shape
     grouped = stored.reshape(tiles, blocks, _GROUPS, TILE, _GROUP)
     by_row = grouped.transpose(0, 3, 1, 2, 4).reshape(tiles * TILE, blocks, BLOCK)[:rows]
-    whole = np.array(form.values, np.int32)[by_row] if form.values else by_row.astype(np.int32) - form.middle
-    factors, steps, least = form.scales.meaning(form.scales.unpack(scales)[:rows])
+    integers = (
+        np.array(packed_format.values, np.int32)[by_row]
+        if packed_format.values
+        else by_row.astype(np.int32) - packed_format.middle
+    )
+    factors, steps, minimums = packed_format.scales.meaning(packed_format.scales.unpack(scales)[:rows])
     wide = (rows, blocks)
     return Unpacked(
-        whole,
+        integers,
         np.broadcast_to(steps, (*wide, steps.shape[-1])),
         np.broadcast_to(factors, wide),
-        None if least is None else np.broadcast_to(least, wide),
+        None if minimums is None else np.broadcast_to(minimums, wide),
     )
 
 
@@ -198,33 +202,33 @@ def _grouped(rows: Array) -> Array:
     if len(rows) < tiles * TILE:
         rows = np.concatenate([rows, np.zeros((tiles * TILE - len(rows), *rows.shape[1:]), np.uint8)])
     fours = np.ascontiguousarray(rows).view(np.uint32).reshape(tiles, TILE, -1)
-    turned = np.ascontiguousarray(fours.transpose(0, 2, 1)).view(np.uint8)
-    return turned.reshape(tiles, rows.shape[1], -1)
+    transposed = np.ascontiguousarray(fours.transpose(0, 2, 1)).view(np.uint8)
+    return transposed.reshape(tiles, rows.shape[1], -1)
 
 
-def _planes(form: PackedFormat, codes: Array) -> Array:
+def _planes(packed_format: PackedFormat, codes: Array) -> Array:
     """Return codes of fewer than eight bits, [N, blocks, 32], as lower and upper bits, [N, blocks, 4 * bits]."""
     fours = np.ascontiguousarray(codes).view(np.uint32).reshape(-1, _GROUPS)  # no code reaches into the next
-    planes = np.zeros((len(fours), form.bits), np.uint32)
+    planes = np.zeros((len(fours), packed_format.bits), np.uint32)
     for group in range(_GROUPS // 2):  # one at a time: NumPy is slow over short axes
         low, high = fours[:, group], fours[:, group + _GROUPS // 2]
         planes[:, group] = low & 0x0F0F0F0F | (high & 0x0F0F0F0F) << 4
-    for group in range(_GROUPS if form.upper_bits else 0):
-        vector, bit = form.upper_place(group)
+    for group in range(_GROUPS if packed_format.upper_bits else 0):
+        vector, bit = packed_format.upper_place(group)
         planes[:, _GROUPS // 2 + vector] |= (fours[:, group] >> 4 & 0x0F0F0F0F) << bit
     return planes.view(np.uint8).reshape(*codes.shape[:2], -1)
 
 
-def _from_planes(form: PackedFormat, codes: Array) -> Array:
+def _from_planes(packed_format: PackedFormat, codes: Array) -> Array:
     """Return lower and upper bits as codes [tiles, blocks, 512]."""
     lower, upper = np.split(codes, [TILE * BLOCK // 2], axis=-1)
-    whole = np.concatenate([lower & 15, lower >> 4], axis=-1)
-    by_group = whole.reshape(*codes.shape[:2], _GROUPS, -1)
-    vectors = upper.reshape(*codes.shape[:2], form.upper_bits, TILE * _GROUP)
-    for group in range(_GROUPS if form.upper_bits else 0):
-        vector, bit = form.upper_place(group)
-        by_group[:, :, group] |= (vectors[:, :, vector] >> bit & ((1 << form.upper_bits) - 1)) << 4
-    return whole
+    nibbles = np.concatenate([lower & 15, lower >> 4], axis=-1)
+    by_group = nibbles.reshape(*codes.shape[:2], _GROUPS, -1)
+    vectors = upper.reshape(*codes.shape[:2], packed_format.upper_bits, TILE * _GROUP)
+    for group in range(_GROUPS if packed_format.upper_bits else 0):
+        vector, bit = packed_format.upper_place(group)
+        by_group[:, :, group] |= (vectors[:, :, vector] >> bit & ((1 << packed_format.upper_bits) - 1)) << 4
+    return nibbles
 
 
 def _gguf_blocks(name: str, rows: Array) -> tuple[GgufBlocks, Array]:

@@ -42,26 +42,26 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)
     total = product + addend
     back = total - product
-    lost = (product - (total - back)) + (addend - back)
+    rounding_error = (product - (total - back)) + (addend - back)
     is_even = (total.view(np.int64) & 1) == 0
-    towards = np.where(lost > 0, np.inf, -np.inf)
-    odd = np.where(is_even & (lost != 0) & np.isfinite(total), np.nextafter(total, towards), total)
+    towards = np.where(rounding_error > 0, np.inf, -np.inf)
+    odd = np.where(is_even & (rounding_error != 0) & np.isfinite(total), np.nextafter(total, towards), total)
     return odd.astype(np.float32)
 
 
 def _row(x: Array, format: str, matrix: Unpacked) -> Array:
     """Return the products of one row with every row of the matrix, float32 [rows]."""
     is_of_rows = not PACKED_FORMATS[format].scales.columns
-    whole = (matrix.whole.reshape(*matrix.steps.shape, -1) * matrix.steps[..., None]).reshape(matrix.whole.shape)
-    total = np.zeros(len(whole), np.float32)
+    scaled = (matrix.codes.reshape(*matrix.steps.shape, -1) * matrix.steps[..., None]).reshape(matrix.codes.shape)
+    total = np.zeros(len(scaled), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for block, numbers in enumerate(x.reshape(-1, BLOCK)):
             codes, scale = round_block(numbers)
-            sums = (whole[:, block] @ codes).astype(np.float32)
+            sums = (scaled[:, block] @ codes).astype(np.float32)
             if not is_of_rows:
                 sums = sums * matrix.factors[:, block]
             total = fused_multiply_add(sums, np.full_like(total, scale), total)
-            if matrix.least is not None:
+            if matrix.minimums is not None:
                 shift = scale * np.float32(codes.sum())
-                total = fused_multiply_add(matrix.least[:, block], np.full_like(total, shift), total)
+                total = fused_multiply_add(matrix.minimums[:, block], np.full_like(total, shift), total)
         return total * matrix.factors[:, 0] if is_of_rows else total

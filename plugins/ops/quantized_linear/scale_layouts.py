@@ -136,8 +136,8 @@ class StepsAndLeast(RowScales):
         """Return factors, steps and least values of rows."""
         wide = self._halves(rows).astype(np.float32)
         steps = rows[..., self.halves * _HALF :].astype(np.float32).reshape(*rows.shape[:2], 2, -1)
-        factors, least = (wide[..., None] * steps).transpose(2, 0, 1, 3).reshape(2, len(rows), -1)
-        return factors, _ones(factors), -least
+        factors, minimums = (wide[..., None] * steps).transpose(2, 0, 1, 3).reshape(2, len(rows), -1)
+        return factors, _ones(factors), -minimums
 
     def _halves(self, rows: Array) -> Array:
         return np.ascontiguousarray(rows[..., : self.halves * _HALF]).view(np.float16)

@@ -29,7 +29,7 @@ def check_packed(dims: Mapping[str, int]) -> str | None:
         return "the matrix has no columns"
     if "C" in dims and "blocks" in dims and dims["C"] != 32 * dims["blocks"]:
         return f"x has {dims['C']} columns, but the matrix has {32 * dims['blocks']}: K must be a multiple of 32"
-    sizes = sorted({64 * form.bits for form in PACKED_FORMATS.values()})
+    sizes = sorted({64 * packed_format.bits for packed_format in PACKED_FORMATS.values()})
     if dims.get("bytes", sizes[0]) not in sizes:
         return f"a block of codes has {', '.join(map(str, sizes))} bytes, not {dims['bytes']}"
     return None

@@ -210,24 +210,35 @@ def unpacking(format: str, rows: str = _ROWS) -> str:
     ``rows`` are the nodes that compute its number of rows, by default from the attribute of that name.
     They also name ``inferred``, [-1], ``block``, [32], and ``blocks_of_codes``, the number of blocks.
     """
-    form = PACKED_FORMATS[format]
-    whole = _LESS_MIDDLE.format(middle=form.middle)
-    if form.values:
-        whole = _VALUES.format(values=_list(map(float, form.values)))
-    moved = _MOVED if form.scales.has_least else _NOT_MOVED
-    return rows + _codes(form) + _TURNED + whole + _SCALES[type(form.scales)] + _SCALED + moved + _MATRIX
+    packed_format = PACKED_FORMATS[format]
+    to_integers = _LESS_MIDDLE.format(middle=packed_format.middle)
+    if packed_format.values:
+        to_integers = _VALUES.format(values=_list(map(float, packed_format.values)))
+    moved = _MOVED if packed_format.scales.has_least else _NOT_MOVED
+    return (
+        rows
+        + _codes(packed_format)
+        + _TURNED
+        + to_integers
+        + _SCALES[type(packed_format.scales)]
+        + _SCALED
+        + moved
+        + _MATRIX
+    )
 
 
-def _codes(form: PackedFormat) -> str:
-    if form.bits == 8:
+def _codes(packed_format: PackedFormat) -> str:
+    if packed_format.bits == 8:
         return _EIGHT_BITS
-    if not form.upper_bits:
+    if not packed_format.upper_bits:
         return _LOWER_BITS.format(lower="codes", joined="codes_5")
-    places = [form.upper_place(group) for group in range(8)]
-    planes = _SPLIT_PLANES.format(bytes=64 * form.upper_bits) + _LOWER_BITS.format(lower="lower", joined="lower_5")
+    upper_places = [packed_format.upper_place(group) for group in range(8)]
+    planes = _SPLIT_PLANES.format(bytes=64 * packed_format.upper_bits) + _LOWER_BITS.format(
+        lower="lower", joined="lower_5"
+    )
     return planes + _UPPER_BITS.format(
-        vectors=form.upper_bits,
-        vector_of_group=_list(vector for vector, _ in places),
-        bit_of_group=_list(bit for _, bit in places),
-        mask=(1 << form.upper_bits) - 1,
+        vectors=packed_format.upper_bits,
+        vector_of_group=_list(vector for vector, _ in upper_places),
+        bit_of_group=_list(bit for _, bit in upper_places),
+        mask=(1 << packed_format.upper_bits) - 1,
     )

@@ -53,6 +53,6 @@ def _rounded(values: Array, codes: str, scale: np.float32) -> Array:
     """Round to the nearest code, ties to even, saturating; multiply with the scale."""
     quotient = np.asarray(values, np.float32) / scale
     if BY_NUMPY[codes] is INT8:
-        whole: Array = np.clip(np.rint(quotient), INT8.smallest, INT8.largest).astype(np.float32) * scale
-        return whole
+        levels: Array = np.clip(np.rint(quotient), INT8.smallest, INT8.largest).astype(np.float32) * scale
+        return levels
     return nearest_e4m3(quotient) * scale

@@ -16,5 +16,5 @@ Array = NDArray[Any]
 
 def wide_embedding(ids: Array, matrix: Array, *, rows: int) -> tuple[Array]:
     """Return y, float32 [..., K]."""
-    whole = unpack_matrix(matrix, rows)
-    return (whole[ids].reshape(*ids.shape, whole.shape[1]),)
+    unpacked = unpack_matrix(matrix, rows)
+    return (unpacked[ids].reshape(*ids.shape, unpacked.shape[1]),)

@@ -51,8 +51,8 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
 WideExperts <inner, hidden, alpha, beta, limit, cubic> ({inputs}) => (y) {{{"".join(nodes)}}}"""
 
 
-def _product(stack: str, given: str, made: str, *, has_bias: bool) -> list[str]:
-    """Return the nodes from the rows ``given`` to the rows ``made``."""
-    result = f"{made}_unshifted" if has_bias else made
-    text = _PRODUCT.format(stack=stack, given=given, made=result)
-    return [text, *([BIAS.format(stack=stack, given=result, made=made)] if has_bias else [])]
+def _product(stack: str, input_name: str, output_name: str, *, has_bias: bool) -> list[str]:
+    """Return the nodes from the rows ``input_name`` to the rows ``output_name``."""
+    result = f"{output_name}_unshifted" if has_bias else output_name
+    text = _PRODUCT.format(stack=stack, given=input_name, made=result)
+    return [text, *([BIAS.format(stack=stack, given=result, made=output_name)] if has_bias else [])]

@@ -15,8 +15,8 @@ Array = NDArray[Any]
 
 def wide_linear(x: Array, matrix: Array, *, rows: int) -> tuple[Array]:
     """Return y, float32 [..., rows]."""
-    whole = unpack_matrix(matrix, rows)
-    y = [_row(row, whole) for row in x.reshape(-1, x.shape[-1])]
+    unpacked = unpack_matrix(matrix, rows)
+    y = [_row(row, unpacked) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
 
 

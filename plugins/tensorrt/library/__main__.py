@@ -31,9 +31,10 @@ def main() -> int:
             EnvironmentProblem(f"cannot write {folder}: {error.strerror}", fix="choose another folder"), file=sys.stderr
         )
         return EnvironmentProblem.exit_code
-    named = ", ".join(f"sm_{sm}" for sm in library.sms)
+    targets = ", ".join(f"sm_{sm}" for sm in library.sms)
     print(
-        f"{Path(folder) / LIBRARY}: {len(library.code) / 1024:.0f} KiB, with kernels for {named}, by {library.compiler}"
+        f"{Path(folder) / LIBRARY}: {len(library.code) / 1024:.0f} KiB, with kernels for {targets}, "
+        f"by {library.compiler}"
     )
     return 0
 

@@ -60,10 +60,10 @@ def files(cubins: Sequence[Cubin]) -> dict[str, bytes]:
 
 def digest(cubins: Sequence[Cubin]) -> str:
     """Return the hex SHA-256 of everything but the compiler that determines the library: files and options."""
-    whole = hashlib.sha256("\n".join(OPTIONS).encode())
+    combined = hashlib.sha256("\n".join(OPTIONS).encode())
     for name, content in sorted(files(cubins).items()):
-        whole.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
-    return whole.hexdigest()
+        combined.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
+    return combined.hexdigest()
 
 
 def _text(ops: Sequence[OpSpec], cubins: Sequence[Cubin]) -> str:
@@ -195,21 +195,21 @@ def _terms(name: str, terms: Sequence[tuple[int, str]], symbols: Mapping[str, in
 
 
 def _attribute(op: OpSpec, attribute: Attribute) -> str:
-    least = _LEAST.get(attribute.check) if attribute.check else -_LARGEST
-    if attribute.kind is not int or least is None:
+    minimum = _LEAST.get(attribute.check) if attribute.check else -_LARGEST
+    if attribute.kind is not int or minimum is None:
         raise _unfit(op, f"{attribute.name} is not an integer with a lower bound")
-    complaint = attribute.check(attribute.default) if attribute.check else None
-    required = "true" if complaint else "false"
-    words = attribute.check(least - 1) if attribute.check else ""
-    return f'{{"{attribute.name}", {required}, {attribute.default}, {least}, "{words}"}}'
+    problem = attribute.check(attribute.default) if attribute.check else None
+    required = "true" if problem else "false"
+    words = attribute.check(minimum - 1) if attribute.check else ""
+    return f'{{"{attribute.name}", {required}, {attribute.default}, {minimum}, "{words}"}}'
 
 
 def _bound(factors: str, bound: Bound, symbols: Mapping[str, int]) -> str:
-    ends = [symbols[end] if isinstance(end, str) else -1 for end in (bound.least, bound.most)]
-    least = bound.least if isinstance(bound.least, int) else 0
-    most = bound.most if isinstance(bound.most, int) else _LARGEST
-    numbers = f"{len(bound.dims)}, {bound.times}, {least}, {most}, {ends[0]}, {ends[1]}"
-    return f'{{{factors}, {numbers}, "{bound.complaint}"}}'
+    symbol_ids = [symbols[end] if isinstance(end, str) else -1 for end in (bound.minimum, bound.maximum)]
+    minimum = bound.minimum if isinstance(bound.minimum, int) else 0
+    maximum = bound.maximum if isinstance(bound.maximum, int) else _LARGEST
+    numbers = f"{len(bound.dims)}, {bound.times}, {minimum}, {maximum}, {symbol_ids[0]}, {symbol_ids[1]}"
+    return f'{{{factors}, {numbers}, "{bound.message}"}}'
 
 
 def _type(name: str) -> str:

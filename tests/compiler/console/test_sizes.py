@@ -41,6 +41,6 @@ def test_invalid_size_is_rejected_with_examples(text: str) -> None:
 
 
 def test_less_than_the_least_is_refused() -> None:
-    assert bytes_of("--size", "1KiB", least=1024) == 1024
+    assert bytes_of("--size", "1KiB", minimum=1024) == 1024
     with pytest.raises(UsageError, match="--size 1K is too small"):
-        bytes_of("--size", "1K", least=1024)
+        bytes_of("--size", "1K", minimum=1024)

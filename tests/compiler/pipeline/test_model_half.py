@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.target_and_drafter import read_head
-from peagle.compiler.pipeline.model_half import drafter_half, target_half
+from peagle.compiler.pipeline.model_half import drafter_component, target_component
 from tests.tools import test_synthetic_checkpoint as synthetic
 
 FORMATS = {
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def weights(target: Path) -> dict[str, np.ndarray]:
     """Every weight of the graph, whole."""
     opened = Target.open(target)
-    half, shapes = target_half(opened), opened.skeleton.shapes
+    half, shapes = target_component(opened), opened.skeleton.shapes
     half.check(shapes)
     return {name: np.concatenate(list(half.read(name, shape))).reshape(shape) for name, shape in shapes.items()}
 
@@ -68,7 +68,7 @@ def test_quantized_checkpoint_gives_the_same_graph_and_nearly_equal_weights(
 @pytest.mark.parametrize("model", FORMATS)
 def test_weights_are_read_shard_by_shard(folder: Path, model: str) -> None:
     target = Target.open(synthetic.written(folder, model) / "target")
-    half, shapes = target_half(target), target.skeleton.shapes
+    half, shapes = target_component(target), target.skeleton.shapes
     places = [half.position(name, shape) for name, shape in shapes.items()]
     assert len({file for file, _ in places}) > 1
     assert len(set(places)) == len(places)
@@ -91,7 +91,7 @@ def test_head_in_either_layout_gives_the_same_weights(folder: Path) -> None:
         synthetic_checkpoint.write(synthetic.small("qwen3-coder-30b", out, head=layout))
         target, head = Target.open(out / "target"), Checkpoint.open(out / "head")
         spec = read_head(head, target.spec)
-        half = drafter_half(head, spec, target.with_taps(spec.taps))
+        half = drafter_component(head, spec, target.with_taps(spec.taps))
         shapes = spec.expected_shapes()
         found.append({name: np.concatenate(list(half.read(name, shape))) for name, shape in shapes.items()})
     assert found[0].keys() == found[1].keys()

@@ -141,7 +141,7 @@ def test_every_suggested_recipe_is_accepted(
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
 def test_checkpoint_dependent_recipe_is_deferred(overrides: dict[str, str]) -> None:
     recipe = table("fp8", RTX, **overrides)
-    require_legal(recipe, LOWERINGS[RTX], wides=wide_names())
+    require_legal(recipe, LOWERINGS[RTX], wide_types=wide_names())
     with pytest.raises(UsageError):
         require_legal(recipe, LOWERINGS[RTX])
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.hardware.machine import look
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.kv_cache_scales import cache_scales, stored_cache_scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_source import uncalibrated
@@ -68,12 +68,12 @@ def test_missing_kv_scales_reject_the_build(pair: Pair) -> None:
     target = pair.opened()
     recipe = replace(RECIPES["bf16"], kv_cache="fp8")
     with pytest.raises(BuildError, match=f"no scale for {2 * LAYERS} of its {2 * LAYERS} tensors") as caught:
-        target_half(target, recipe)
+        target_component(target, recipe)
     assert "--scales" in caught.value.fix
-    half = target_half(target, recipe, ranges=some_scales(target))
+    half = target_component(target, recipe, ranges=some_scales(target))
     assert half.caches is not None
     assert len(half.caches.scales) == 2 * LAYERS
-    assert target_half(target, RECIPES["bf16"]).caches is None
+    assert target_component(target, RECIPES["bf16"]).caches is None
 
 
 def test_a_checkpoint_that_has_some_of_them_has_none(narrow: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.formats.fp8_with_scales import Loss
 from peagle.compiler.checkpoints.formats.stored_numbers import as_numbers
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.weights_stored_quantized import StoredFp8, fewest
 from peagle.compiler.request.expert_lowering import lowering_with_experts
@@ -52,7 +52,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def weights_of(folder: Path, lowering: str = "tensorrt", experts: str | None = None) -> StoredFp8:
-    half = target_half(Target.open(folder), RECIPES["fp8"], lowering_with_experts(LOWERINGS[lowering], experts))
+    half = target_component(Target.open(folder), RECIPES["fp8"], lowering_with_experts(LOWERINGS[lowering], experts))
     assert isinstance(half.quantized, StoredFp8)
     return half.quantized
 

@@ -14,7 +14,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import drafter_half, target_half
+from peagle.compiler.pipeline.model_half import drafter_component, target_component
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from tests.models import make_pair
@@ -41,8 +41,8 @@ def halves_of(_own_stage_cache: None, tmp_path_factory: pytest.TempPathFactory) 
         target, head = pair.specs()
         store, graphs = StageStore.default(), {}
         for half in (
-            target_half(pair.opened()),
-            drafter_half(Checkpoint.open(pair.head), head, pair.opened()),
+            target_component(pair.opened()),
+            drafter_component(Checkpoint.open(pair.head), head, pair.opened()),
         ):
             traced = graph_stages.trace(store, half, width, Quiet())
             made = graph_stages.attach(

@@ -11,7 +11,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import Half, drafter_half, target_half
+from peagle.compiler.pipeline.model_half import Component, drafter_component, target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore
@@ -55,14 +55,14 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
     opened, checkpoint = Target.open(target), Checkpoint.open(drafter)
     head = read_drafter(checkpoint.config, checkpoint.shapes, opened.spec)
     opened = opened.with_taps(head.taps)
-    halves = target_half(opened), drafter_half(checkpoint, head, opened)
+    halves = target_component(opened), drafter_component(checkpoint, head, opened)
     if cache_scale:
         caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(opened.spec.num_layers)}
         halves = replace(halves[0], caches=LowPrecisionCaches("fp8", caches)), halves[1]
     return {half.name: lowered_half(half, dtype, cache_length) for half in halves}
 
 
-def lowered_half(half: Half, dtype: Dtype, cache_length: int) -> Path:
+def lowered_half(half: Component, dtype: Dtype, cache_length: int) -> Path:
     """One half, traced in ``dtype`` and lowered for TensorRT, with its weights."""
     store = StageStore.default()
     graph = graph_stages.attach(

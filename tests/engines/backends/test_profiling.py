@@ -42,7 +42,7 @@ def test_only_passes_of_a_phase_count() -> None:
         raise KeyError
     assert profiler.current is None
     profile = profiler.profile()
-    assert [(each.phase, each.half) for each in profile.passes] == [("round", "drafter")]
+    assert [(each.phase, each.component) for each in profile.passes] == [("round", "drafter")]
     assert [*profile.phases] == ["round"]
     assert profile.as_json()["phases"]["round"]["count"] == 1
 

@@ -106,7 +106,7 @@ def test_arguments_keep_to_the_declared_keys(vocabulary: tuple[Tokenizer, Gramma
     for seed in range(10):
         reader = reader_of(style, tools, None, are_certain=True)
         assert reader is not None
-        text = written(vocabulary, seed, call_form(tools, style, most=1))
+        text = written(vocabulary, seed, call_form(tools, style, max_calls=1))
         _, (call,) = reader.push(text, is_last=True)
         found = json.loads(call.arguments)
         assert list(found) == ["place"]
@@ -119,13 +119,13 @@ def test_arguments_keep_to_the_declared_keys(vocabulary: tuple[Tokenizer, Gramma
 @pytest.mark.parametrize("style", ["json", "tags"])
 def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], style: Style) -> None:
     for seed in range(5):
-        assert written(vocabulary, seed, call_form(TOOLS, style, most=1)).count(OPEN) == 1
+        assert written(vocabulary, seed, call_form(TOOLS, style, max_calls=1)).count(OPEN) == 1
 
 
 @pytest.mark.parametrize("most", [1, None])
 def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Grammars], most: int | None) -> None:
     known, grammars = vocabulary
-    form = call_form(TOOLS, "json", most=most, must_call=False)
+    form = call_form(TOOLS, "json", max_calls=most, must_call=False)
     grammars.require_possible(form)
     call = f'{OPEN}\n{{"name": "say \\"so\\"", "arguments": {{}}}}\n{CLOSE}'
     for text, goes_on in (

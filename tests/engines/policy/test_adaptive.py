@@ -322,7 +322,7 @@ def test_columns_verified_for_other_rows_are_free() -> None:
     policy, texts = adaptive(2), [Text(PROSE, 0) for _ in range(2)]
     alone, beside = (
         RoundAhead([RoundRow(texts[0], "peagle-chain")], 1),
-        RoundAhead([RoundRow(texts[1], "peagle-chain")], 2, least=5),
+        RoundAhead([RoundRow(texts[1], "peagle-chain")], 2, min_drafts=5),
     )
     values = policy.values(alone), policy.values(beside)
     assert values[1].index(max(values[1])) >= values[0].index(max(values[0]))

@@ -35,7 +35,7 @@ class Machine:
         while start < tokens:
             spent = 0.0
             while start < tokens:
-                count = min(pieces.most(start, scored=False), tokens - start)
+                count = min(pieces.max_tokens(start, scored=False), tokens - start)
                 if not pieces.fits(start, count, scored=False):
                     break
                 seconds = self.piece(start, count)
@@ -96,9 +96,9 @@ def test_prompts_of_models_with_experts_are_not_read_in_pieces_that_read_nearly_
 def test_one_disturbed_piece_does_not_slow_the_prompt() -> None:
     machine, pieces = Machine(), TimedPieces()
     machine.read(pieces, 400)
-    usual = pieces.most(400, scored=False)
+    usual = pieces.max_tokens(400, scored=False)
     pieces.add_piece(400, usual, 50 * ROUND, scored=False)
-    assert pieces.most(400, scored=False) > usual / 2
+    assert pieces.max_tokens(400, scored=False) > usual / 2
 
 
 @pytest.mark.parametrize("slow", [[600.0, 400.0], [600.0, 400.0, 500.0]])
@@ -127,14 +127,14 @@ def test_pieces_follow_the_rounds() -> None:
     before = machine.read(pieces, 400)[-2][1]
     for _ in range(5):
         pieces.add_round(3 * ROUND)
-    assert pieces.most(400, scored=False) >= 2 * before
+    assert pieces.max_tokens(400, scored=False) >= 2 * before
 
 
 @given(tokens=st.lists(st.integers(1, 200), min_size=1), limit=st.integers(1, 128))
 def test_fixed_number_is_not_exceeded_between_two_rounds(tokens: list[int], limit: int) -> None:
     pieces, read = FixedPieces(limit), 0
     for wanted in tokens:
-        count = min(wanted, pieces.most(0, scored=False))
+        count = min(wanted, pieces.max_tokens(0, scored=False))
         if not pieces.fits(0, count, scored=False):
             pieces.begin_round()
             read = 0
@@ -146,7 +146,7 @@ def test_fixed_number_is_not_exceeded_between_two_rounds(tokens: list[int], limi
 @pytest.mark.parametrize("position", [0, 7000])
 def test_one_piece_is_read_between_two_rounds_before_any_is_known(position: int) -> None:
     pieces = TimedPieces()
-    first = pieces.most(position, scored=False)
+    first = pieces.max_tokens(position, scored=False)
     assert pieces.fits(position, first, scored=False)
     pieces.add_piece(position, first, 1.0, scored=False)
     assert not pieces.fits(position, first, scored=False)

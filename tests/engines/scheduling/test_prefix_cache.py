@@ -201,7 +201,7 @@ def test_cache_memory_stays_within_its_limit(texts: list[tuple[list[int], bool, 
     for text, drafts, size in texts:
         cache.keep(text, lambda start, end, size=size: _Kept(size + end - start), drafts=drafts)  # type: ignore[misc]
         assert len(cache.find(text, drafts=drafts)) * BLOCK < len(text)
-        assert cache.num_bytes == sum(block.kept.num_bytes for block in cache._blocks) <= limit
+        assert cache.num_bytes == sum(block.entries.num_bytes for block in cache._blocks) <= limit
         assert all(block.parent is None or block.parent in cache._blocks for block in cache._blocks)
 
 

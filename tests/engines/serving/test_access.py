@@ -258,7 +258,7 @@ def test_root_path_is_no_way_around_the_key(served_engine: Engine) -> None:
         assert call(server, "GET", "/llm/llm/v1/models", headers={"x-api-key": "k"})[0] == 404
         assert call(server, "GET", "/llmv1/models", headers={"x-api-key": "k"})[0] == 404
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 
@@ -270,5 +270,5 @@ def test_root_path_may_be_the_beginning_of_a_route(served_engine: Engine, root: 
         assert [call(server, "GET", each)[0] for each in (path, root + path, root)] == [200, 200, 200]
         assert call(server, "GET", f"{root}/nothing")[0] == 404
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)

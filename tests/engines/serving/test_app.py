@@ -88,7 +88,7 @@ def test_a_template_of_a_request_is_used_if_the_server_trusts_it(server: Server,
         status, _, content = call(trusting, "POST", "/v1/chat/completions", {**body, "chat_template": "{% if %}"})
         assert (status, error_of(content)["param"]) == (400, "chat_template")
     finally:
-        trusting.stop(at_once=True)
+        trusting.stop(immediately=True)
         assert trusting.wait(10)
     assert call(server, "POST", "/tokenize", body)[0] == 400
 
@@ -187,7 +187,7 @@ def test_server_drafts_follow_its_start_options(served_engine: Engine) -> None:
         body["num_speculative_tokens"] = 2
         assert json.loads(call(server, "POST", "/v1/completions", body)[2])["usage"]["speculation"]["rounds"] > 0
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 
@@ -241,7 +241,7 @@ def test_priorities_are_taken_where_the_server_has_them(server: Server, served_e
         assert call(server, "POST", path, {**body, "priority": 0})[0] == 200
         status, _, content = call(server, "POST", path, {**body, "priority": 1})
         assert (status, "--scheduling-policy" in error_of(content)["message"]) == (400, True)
-    by_priority.stop(at_once=True)
+    by_priority.stop(immediately=True)
     assert by_priority.wait(10)
 
 

@@ -29,7 +29,7 @@ def open_server(served_engine: Engine) -> Iterator[Server]:
     server = Server(served_engine, settings, port=0)
     server.start()
     yield server
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 

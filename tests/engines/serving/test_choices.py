@@ -83,7 +83,7 @@ def test_the_time_limit_includes_encoding(served_engine: Engine, monkeypatch: py
                 assert (status, error_of(content)["type"]) == (408, "timeout_error")
     finally:
         goes_on.set()
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 

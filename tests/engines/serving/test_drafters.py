@@ -30,7 +30,7 @@ def server(drafters_folder: Path, tmp_path: Path) -> Iterator[Server]:
         server = Server(engine, ServerSettings(MODEL, api_keys=("secret",)), port=0)
         server.start()
         yield server
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 
@@ -113,7 +113,7 @@ def test_model_has_a_name_for_each_drafter(drafters_folder: Path) -> None:
                 labels = f'drafter="{drafter}",model_name="{MODEL}"'
                 assert f"peagle:drafter_requests_total{{{labels}}} {len(asked)}.0" in counted
         finally:
-            server.stop(at_once=True)
+            server.stop(immediately=True)
             assert server.wait(10)
 
 
@@ -127,7 +127,7 @@ def test_usual_number_of_drafts_refuses_no_drafter(drafters_folder: Path) -> Non
                 assert complete(server, **fields)[0] == 200
             assert complete(server, draft="noisy", num_speculative_tokens=4)[0] == 400
         finally:
-            server.stop(at_once=True)
+            server.stop(immediately=True)
             assert server.wait(10)
 
 

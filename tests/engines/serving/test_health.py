@@ -88,5 +88,5 @@ def test_an_engine_that_has_failed_is_not_healthy(served_engine: Engine, monkeyp
     assert call(server, "POST", "/v1/completions", {"prompt": PROMPT})[0] == 503
     monkeypatch.undo()
     assert call(server, "GET", "/health")[0] == 200
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)

@@ -107,7 +107,7 @@ def test_key_and_root_path_are_described(served_engine: Engine) -> None:
         assert found["servers"] == [{"url": "/llm"}]
         assert found["security"] == [{"bearer": []}]
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 

@@ -74,7 +74,7 @@ def test_requests_that_outlast_the_drain_get_an_error(
         asked = [pool.submit(call, server, "POST", "/v1/completions", {**body, **more}) for more in WAYS]
         while served_engine.load_now.running + served_engine.load_now.waiting < 8:
             time.sleep(0.01)
-        server.stop(at_once=at_once)
+        server.stop(immediately=at_once)
         whole, streamed = (each.result() for each in asked)
         unsent = b"".join(iter(lambda: sender.recv(1000), b""))
     assert server.wait(10)
@@ -102,7 +102,7 @@ def test_connection_without_complete_headers_is_closed(served_engine: Engine, mo
         assert [each.recv(1) for each in (silent, half, second)] == [b"", b"", b""]
         slow.sendall(b'{"tokens": [5]}')
         assert slow.recv(1000).startswith(b"HTTP/1.1 200")
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 
@@ -149,7 +149,7 @@ def test_grammar_vocabulary_loads_after_startup(served_engine: Engine, monkeypat
     server = Server(served_engine, ServerSettings(MODEL), port=0)
     server.start()
     assert read.wait(20)
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 

@@ -54,7 +54,7 @@ def measuring(request: pytest.FixtureRequest, served_engine: Engine) -> Iterator
     server = Server(served_engine, settings, port=0)
     server.start()
     yield request.param, server
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 

@@ -47,10 +47,10 @@ def test_the_last_ids_of_a_long_text_need_only_its_end(make: Make) -> None:
     for tokenizer, is_cut in ((cutting, True), (dropping, False)):  # spaces that are dropped could fill the end
         whole = tokenizer.encode(CODE * 50)
         for kept in (1, 40):
-            ids = tokenizer.encode(CODE * 50, kept=kept, max_seq_len=2)
+            ids = tokenizer.encode(CODE * 50, keep_last=kept, max_seq_len=2)
             assert ids[-kept:] == whole[-kept:]
             assert (len(ids) < len(whole) / 2) == is_cut
-        assert tokenizer.encode("ab", kept=9) == tokenizer.encode("ab")
+        assert tokenizer.encode("ab", keep_last=9) == tokenizer.encode("ab")
 
 
 def test_encoding_is_deterministic(make: Make) -> None:

@@ -17,7 +17,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files
@@ -67,12 +67,12 @@ def quantized_of(
         traced = trace_of(family)
         folder = fp8_target(traced.pair.target, tmp_path_factory.mktemp(f"{family}-fp8") / "target", form)
         target = Target.open(folder).with_taps(traced.target.taps)
-        half = target_half(target, RECIPES["fp8"])
+        half = target_component(target, RECIPES["fp8"])
         stage = graph_stages.trace(StageStore.default(), half, "float32", Quiet())
 
         @cache
         def compiled(lowering: str) -> graph_stages.Compiled:
-            half = target_half(target, RECIPES["fp8"], LOWERINGS[lowering])
+            half = target_component(target, RECIPES["fp8"], LOWERINGS[lowering])
             return graph_stages.attach(
                 StageStore.default(), half, stage, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
             )

@@ -178,10 +178,12 @@ def test_template_with_a_date_renders_deterministically(pair: Pair) -> None:
 
 def test_too_many_samples_requested_is_reported() -> None:
     samples = Samples.of("the set", [[1, 2, 3], [4, 5]])
-    assert samples.asked(None, None).warnings == samples.asked(2, 3).warnings == ()
-    assert samples.asked(3, None).warnings == ("3 samples were requested, but the set has only 2",)
-    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were requested, but the longest of the set has 3",)
-    assert samples.asked(3, 4).digest == samples.digest
+    assert samples.with_shortage_warnings(None, None).warnings == samples.with_shortage_warnings(2, 3).warnings == ()
+    assert samples.with_shortage_warnings(3, None).warnings == ("3 samples were requested, but the set has only 2",)
+    assert samples.with_shortage_warnings(2, 4).warnings == (
+        "samples of 4 tokens were requested, but the longest of the set has 3",
+    )
+    assert samples.with_shortage_warnings(3, 4).digest == samples.digest
 
 
 def test_limits_below_one_are_refused() -> None:

@@ -24,15 +24,15 @@ def test_option_names_are_unique() -> None:
 def test_every_name_maps_to_an_option_or_a_reason(word: OptionMapping) -> None:
     known = {entry.option.name for form in (BUILD, QUANTIZE) for entry in form}
     assert word.option in known | {""}
-    drops = not word.option or UNREAD in word.spelled.values()
+    drops = not word.option or UNREAD in word.values.values()
     assert word.why or not (drops or word.only)
     assert bool(word.fix) == word.only, "what is refused says what to do, and nothing else does"
-    assert word.option or all(answer in (None, UNREAD) for answer in word.spelled.values())
+    assert word.option or all(answer in (None, UNREAD) for answer in word.values.values())
 
 
 @by_key
 def test_values_are_spelled_in_lower_case_and_names_with_underscores(word: OptionMapping) -> None:
-    assert all(text == text.lower() for text in word.spelled)
+    assert all(text == text.lower() for text in word.values)
     assert "-" not in word.keys
     assert all(key.count(".") == 0 or key.partition(".")[0] in GROUPS for key in word.keys.split())
 
@@ -47,6 +47,6 @@ def test_serve_and_build_agree_on_vllm_json() -> None:
     prefix = "speculative_config."
     theirs = {key.removeprefix(prefix) for key in OPTION_MAP if key.startswith(prefix)}
     assert {*speculative_config._READ, *speculative_config._UNREAD} == theirs
-    methods = OPTION_MAP["speculative_config.method"].spelled
+    methods = OPTION_MAP["speculative_config.method"].values
     for name, method in methods_in_vllm().items():
         assert methods[name] == (ANY_HEAD if method.needs_head else method.name)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from peagle.compiler.request.compat import (
     final,
-    merge_answers,
-    read_answers,
+    map_options,
+    merge_values,
     read_foreign_settings,
     read_speculative_config,
 )
@@ -63,12 +63,12 @@ speculative-config: '{"method": "eagle3", "model": "some/head", "num_speculative
 
 def request(content: Mapping[str, Any], form: VerbOptions = BUILD) -> CompileRequest:
     """What is asked for by a file of this content."""
-    return form.request(**final(read_answers(form, content, "a file").answers))
+    return form.request(**final(map_options(form, content, "a file").values))
 
 
 def left_out(content: Mapping[str, Any], form: VerbOptions = BUILD) -> str:
     """What is told of it."""
-    return "\n".join(read_answers(form, content, "a file").left_out)
+    return "\n".join(map_options(form, content, "a file").left_out)
 
 
 # ------------------------------------------------------------------------------------------- whole files
@@ -118,7 +118,7 @@ def test_documented_yaml_and_json_give_the_same_request() -> None:
     text = page.partition("--speculative-config '{")[2].partition("}'")[0]
     said = read_speculative_config(BUILD, f"{{{text}}}", {"model": "demo", "max_seq_len": 512})
     ours = BUILD.request(model="demo", max_seq_len=512, num_speculative_tokens=4)
-    assert request(file) == BUILD.request(**final(said.answers)) == ours
+    assert request(file) == BUILD.request(**final(said.values)) == ours
     told = page.partition("note: --config")[2].partition("```")[0]
     assert left_out(file).splitlines() == [
         line.partition("llm-api.yaml: ")[2].join(("a file: ", "")) for line in told.strip().splitlines()
@@ -181,14 +181,14 @@ def test_a_value_is_translated(content: dict[str, Any], ours: dict[str, Any]) ->
 )  # fmt: skip
 def test_unsupported_option_is_rejected_by_name(content: dict[Any, Any], says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_answers(BUILD, content, "a file")
+        map_options(BUILD, content, "a file")
     assert says in str(caught.value)
     assert caught.value.fix
 
 
 def test_a_wrong_name_in_a_group_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
-        read_answers(BUILD, {"kv_cache_config": {"dtyp": "fp8"}}, "a file")
+        map_options(BUILD, {"kv_cache_config": {"dtyp": "fp8"}}, "a file")
     assert "kv_cache_config.dtype" in caught.value.why
 
 
@@ -197,7 +197,7 @@ def test_option_missing_from_the_verb_is_named_in_both_vocabularies(form: VerbOp
     with pytest.raises(
         UsageError, match=f"max_num_seqs corresponds to max_batch_size, which is not an option of {form.verb}"
     ):
-        read_answers(form, {"max_num_seqs": 8}, "a file")
+        map_options(form, {"max_num_seqs": 8}, "a file")
 
 
 def test_quantize_accepts_the_names_of_its_options() -> None:
@@ -225,12 +225,12 @@ def test_quantize_accepts_the_names_of_its_options() -> None:
 )
 def test_conflicting_aliases_are_rejected(content: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="cannot be combined"):
-        read_answers(BUILD, content, "a file")
+        map_options(BUILD, content, "a file")
 
 
 def test_both_names_are_in_the_refusal() -> None:
     with pytest.raises(UsageError) as caught:
-        read_answers(BUILD, {"num_speculative_tokens": 4, "speculative_config": {"max_draft_len": 5}}, "a file")
+        map_options(BUILD, {"num_speculative_tokens": 4, "speculative_config": {"max_draft_len": 5}}, "a file")
     assert "num_speculative_tokens 4 and speculative_config.max_draft_len 5" in caught.value.what
 
 
@@ -250,7 +250,7 @@ def test_settings_are_read_as_the_file_is() -> None:
          ("speculative_config", '{"decoding_type": "NGram"}')],
         {},
     )  # fmt: skip
-    assert BUILD.request(model="demo", **final(said.answers)) == BUILD.request(
+    assert BUILD.request(model="demo", **final(said.values)) == BUILD.request(
         model="demo", kv_cache_dtype="fp8", num_speculative_tokens=3, exclude=["a.*", "b.*"], draft="ngram"
     )
     with pytest.raises(UsageError, match="neither YAML nor JSON"):
@@ -262,7 +262,7 @@ def test_settings_are_read_as_the_file_is() -> None:
 def test_vllm_json_combines_with_flags() -> None:
     text = '{"method": "eagle3", "model": "some/head", "num_speculative_tokens": 5, "parallel_drafting": true}'
     said = read_speculative_config(BUILD, text, {"model": "demo", "num_speculative_tokens": 5})
-    assert said.answers == {"model": "demo", "num_speculative_tokens": 5, "draft": "some/head"}
+    assert said.values == {"model": "demo", "num_speculative_tokens": 5, "draft": "some/head"}
     assert "parallel_drafting" in said.left_out[0]
     with pytest.raises(UsageError, match="--num-speculative-tokens 4"):
         read_speculative_config(BUILD, text, {"num_speculative_tokens": 4})
@@ -275,7 +275,7 @@ def test_vllm_json_combines_with_flags() -> None:
 def test_parallel_draft_trees_are_recognized_in_any_form(spec: str) -> None:
     text = f'{{"method": "eagle3", "num_speculative_tokens": 4, "parallel_drafting_spec": {spec}}}'
     said = read_speculative_config(BUILD, text, {"model": "demo"})
-    assert said.answers["num_speculative_tokens"] == 4
+    assert said.values["num_speculative_tokens"] == 4
     (told,) = said.left_out
     assert "parallel_drafting_spec" in told
     assert "the engine chooses the shape and depth of the draft tree in each round" in told
@@ -284,7 +284,7 @@ def test_parallel_draft_trees_are_recognized_in_any_form(spec: str) -> None:
 @pytest.mark.parametrize(("named", "drafts"), [("my/head", "my/head"), ("ngram", None), (None, None)])
 def test_declared_draft_method_overrides_a_file_without_one(named: str | None, drafts: str | None) -> None:
     said = read_speculative_config(BUILD, '{"method": "eagle3"}', {})
-    assert final(merge_answers(said.answers, {"draft": named}))["draft"] == drafts
+    assert final(merge_values(said.values, {"draft": named}))["draft"] == drafts
 
 
 # ------------------------------------------------------------------------------------------- any file
@@ -371,11 +371,11 @@ _LOOSE = st.recursive(
 @given(st.dictionaries(st.sampled_from([*OPTION_MAP, *GROUPS, "build_config", "x", "max_seq_len"]), _LOOSE, max_size=3))
 def test_any_input_is_mapped_reported_or_rejected(content: dict[str, Any]) -> None:
     try:
-        said = read_answers(BUILD, content, "a file")
+        said = map_options(BUILD, content, "a file")
     except UsageError:
         return
     told = "\n".join(said.left_out)
     for path, value in content.items():
         word = OPTION_MAP.get(path)
         if word is not None and not word.option and value not in (None, "", [], {}):
-            assert path in told or str(value).lower() in word.spelled
+            assert path in told or str(value).lower() in word.values

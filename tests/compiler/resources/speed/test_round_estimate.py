@@ -32,7 +32,7 @@ LENGTHS = AcceptanceLengths({4: 4.0}, "a card")
 
 
 def _estimate(lengths: AcceptanceLengths | None = LENGTHS, device: TimedDevice | None = DEVICE) -> SpeedEstimate:
-    return estimate_rounds(TARGET, DRAFTER, METHODS["peagle"], device, lengths, most=4, context=10, shown=(0, 4))
+    return estimate_rounds(TARGET, DRAFTER, METHODS["peagle"], device, lengths, max_drafts=4, context=10, shown=(0, 4))
 
 
 def test_a_round_is_the_passes_of_target_and_drafter() -> None:
@@ -59,7 +59,7 @@ def test_the_fastest_k_has_the_most_tokens_per_second() -> None:
 
 def test_more_rows_move_more_and_yield_more() -> None:
     one, two = (
-        estimate_rounds(TARGET, DRAFTER, METHODS["peagle"], DEVICE, LENGTHS, most=4, context=10, rows=rows)
+        estimate_rounds(TARGET, DRAFTER, METHODS["peagle"], DEVICE, LENGTHS, max_drafts=4, context=10, rows=rows)
         for rows in (1, 2)
     )
     for fewer, more in zip(one.rounds, two.rounds, strict=False):
@@ -79,7 +79,7 @@ def test_without_lengths_or_device_nothing_is_guessed() -> None:
 
 
 def test_an_estimate_survives_json_and_shows_what_was_measured() -> None:
-    found = _estimate().beside({0: 1.0, 4: 7.0})
+    found = _estimate().with_measured({0: 1.0, 4: 7.0})
     again = SpeedEstimate.from_json(json.loads(json.dumps(found.as_json())))
     assert again.rounds == found.rounds
     assert (again.device, again.fastest, again.context) == (found.device, found.fastest, found.context)

@@ -26,7 +26,7 @@ def test_a_profile_has_every_round_with_the_nodes_of_both_graphs(
     profile = engine.end_profile()
     rounds = output.acceptance.rounds + output.acceptance.undrafted
     assert {name: len(each) for name, each in profile.phases.items()} == {"prefill": 1, "round": rounds}
-    found = {(each.phase, each.half): each for each in profile.passes}
+    found = {(each.phase, each.component): each for each in profile.passes}
     assert len(found["round", "target"].seconds) == rounds
     assert (("round", "drafter") in found) == (k > 0)
     for (phase, _), each in found.items():

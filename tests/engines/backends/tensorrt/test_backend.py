@@ -476,7 +476,7 @@ def test_a_profiled_engine_times_every_layer_and_captures_nothing(
     # One more round may be launched than is read, and what prepares rounds is no phase.
     rounds = len(profile.phases["round"])
     assert rounds - (output.acceptance.rounds + output.acceptance.undrafted) in (0, 1)
-    passes = {(each.phase, each.half): each for each in profile.passes}
+    passes = {(each.phase, each.component): each for each in profile.passes}
     halves = ("target", "drafter") if k else ("target",)
     assert {*passes} == {(phase, half) for phase in ("prefill", "round") for half in halves}
     target = passes["round", "target"]

@@ -27,7 +27,7 @@ def test_most_recent_round_kinds_are_kept(asked: list[int], most: int) -> None:
 
 def test_a_round_is_not_dropped_while_it_runs() -> None:
     device, done = HostDevice(), list[int]()
-    rounds = KeptRounds(device, most=1)
+    rounds = KeptRounds(device, capacity=1)
     rounds.of((steps, 1, 1, 0, (0,)))
     device.enqueue(lambda: done.append(1))
     rounds.of((steps, 1, 1, 0, (0,)))
@@ -37,14 +37,14 @@ def test_a_round_is_not_dropped_while_it_runs() -> None:
 
 
 def test_row_count_is_part_of_the_kind() -> None:
-    rounds = KeptRounds(HostDevice(), most=2)
+    rounds = KeptRounds(HostDevice(), capacity=2)
     assert rounds.of((steps, 1, 1, 0, (0,))) is not rounds.of((steps, 1, 2, 0, (0,)))
     assert rounds.of((steps, 1, 1, 0, (0,))) is rounds.of((steps, 1, 1, 0, (0,)))
 
 
 def test_rounds_of_a_drafter_are_dropped_with_it_and_no_others() -> None:
     device, done = HostDevice(), list[int]()
-    rounds = KeptRounds(device, most=9)
+    rounds = KeptRounds(device, capacity=9)
     for drafters in ((), (0,), (1,), (0, 1)):
         rounds.of((steps, 1, 1, 0, drafters)).has_run = True
     device.enqueue(lambda: done.append(1))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import drafter_half
+from peagle.compiler.pipeline.model_half import drafter_component
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
@@ -84,7 +84,7 @@ def graph_of(pair: Pair, head: Path, length: int) -> Path:
     """A head for the target, lowered for TensorRT."""
     target, checkpoint = Target.open(pair.target), Checkpoint.open(head)
     spec = read_drafter(checkpoint.config, checkpoint.shapes, target.spec)
-    return lowered_half(drafter_half(checkpoint, spec, target.with_taps(spec.taps)), "float32", length)
+    return lowered_half(drafter_component(checkpoint, spec, target.with_taps(spec.taps)), "float32", length)
 
 
 def write_engine(folder: Path, like: Engine, graphs: dict[str, Path], added: dict[str, Path]) -> Path:

@@ -26,7 +26,7 @@ def test_unread_results_survive_buffer_reuse() -> None:
     device = HostDevice()
     tokens, count, path = device.allocate(8), device.allocate(4), device.allocate(8)
     tensors = {"tokens": tokens, "num_tokens": count, "path": path}
-    readback = Readback(device, rows=1, columns=2, places=2)
+    readback = Readback(device, rows=1, columns=2, num_buffers=2)
     late = []
     for value in range(5):
         device.enqueue(lambda value=value: device.view(tokens, (2,), np.int32).fill(value))  # type: ignore[misc]

@@ -142,7 +142,7 @@ def test_cached_prompt_tokens_count_separately(talking_engine: Path) -> None:
         first, second = (ask(server, messages=messages)[1]["usage"] for _ in range(2))
         body = {"input": PROMPT * 20, "max_output_tokens": 1}
         third = json.loads(call(server, "POST", "/v1/responses", body)[2])["usage"]
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
     assert first["cache_read_input_tokens"] == 0
     assert 0 < second["cache_read_input_tokens"] <= third["input_tokens_details"]["cached_tokens"]
@@ -358,7 +358,7 @@ def locked_server(served_engine: Engine) -> Iterator[Server]:
     server = Server(served_engine, ServerSettings(MODEL, api_keys=("secret",), limits=Limits(seconds=0.5)), port=0)
     server.start()
     yield server
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 

@@ -163,7 +163,7 @@ def test_half_a_surrogate_pair_in_arguments_is_replaced(client: OpenAI) -> None:
 
 def test_a_call_can_be_had_from_python_too(calling_engine: Engine, served_engine: Engine) -> None:
     for engine in (calling_engine, served_engine):
-        params = SamplingParams(max_tokens=400, structured_outputs=engine.calls_of(BOTH[1:], most=1))
+        params = SamplingParams(max_tokens=400, structured_outputs=engine.calls_of(BOTH[1:], max_calls=1))
         output = engine.chat(MESSAGES, params, tools=BOTH[1:])
         _, calls = ToolCallReader(BOTH, are_certain=True).push(output.text, is_last=True)
         assert [each.name for each in calls] == ["g"]

@@ -148,7 +148,7 @@ def test_additional_keys_can_be_allowed_by_schema_request_or_server(client: Open
                     keys |= set(re.findall(r'"(\w+)":', answer.choices[0].message.content))
                 assert keys - {"a"}
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
 
 
@@ -176,7 +176,7 @@ def test_form_beyond_a_limit_is_rejected_with_the_limit(served_engine: Engine, f
         body = {"prompt": "a", "max_tokens": 60, **fields}
         status, _, content = call(server, "POST", "/v1/completions", body)
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
         assert server.wait(10)
     assert status == 400
     assert limit in error_of(content)["message"]

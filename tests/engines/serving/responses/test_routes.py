@@ -420,7 +420,7 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         status, content = ask(server, previous_response_id=lost[0]["id"])
         assert (status, "--response-store-bytes" in content["error"]["message"]) == (400, True)
     finally:
-        server.stop(at_once=True)
+        server.stop(immediately=True)
     assert server.wait(10)
 
 
@@ -509,7 +509,7 @@ def hurried_server(served_engine: Engine) -> Iterator[Server]:
     server = Server(served_engine, ServerSettings(MODEL, limits=Limits(seconds=0.2)), port=0)
     server.start()
     yield server
-    server.stop(at_once=True)
+    server.stop(immediately=True)
     assert server.wait(10)
 
 

@@ -17,7 +17,7 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_half
+from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files
@@ -99,7 +99,7 @@ def blocked_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bloc
         @cache
         def compiled(lowering: str) -> graph_stages.Compiled:
             recipe = replace(RECIPES["mxfp8"].on("fp32"), allow_wide=("experts",))
-            half = target_half(pair.opened(), recipe, LOWERINGS[lowering])
+            half = target_component(pair.opened(), recipe, LOWERINGS[lowering])
             traced = graph_stages.trace(store, half, "float32", Quiet())
             return graph_stages.attach(
                 store, half, traced, lowering=LOWERINGS[lowering], cache_length=CACHE, progress=Quiet()
