@@ -9,9 +9,9 @@ from ..precision.product_table import described
 from ..precision.recipes import STORED, in_words, patterns
 
 
-def first_rows(said: str) -> list[tuple[str, str]]:
+def first_rows(multiplied: str) -> list[tuple[str, str]]:
     """Return the first row of a summary if fewer matmuls run in the recipe's type than are stored in it."""
-    return [("multiplied", said)] if said else []
+    return [("multiplied", multiplied)] if multiplied else []
 
 
 def stored_rows(table: Mapping[str, str]) -> list[tuple[str, str]]:

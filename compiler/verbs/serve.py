@@ -381,7 +381,7 @@ def _aliases(texts: Sequence[str]) -> dict[str, str]:
     return aliases
 
 
-def _run(server: Server, said: str) -> None:
+def _run(server: Server, message: str) -> None:
     from ...engines.serving.access import log
 
     stop_signals = 0
@@ -393,7 +393,7 @@ def _run(server: Server, said: str) -> None:
 
     with interrupts.override_handler(stop, (signal.SIGINT, signal.SIGTERM)):
         server.start()
-        print(said, flush=True)
+        print(message, flush=True)
         while not server.wait(1.0):
             pass
     log("the server has stopped")

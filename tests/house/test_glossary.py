@@ -77,6 +77,30 @@ NAMES: Mapping[str, str] = {
     "of_those_that_run": "running_strategy",
     "colours_wanted": "use_colours",
 }
+# Retired names of parameters, fields, attributes and local variables, and examples of what to write.
+VARIABLES: Mapping[str, str] = {
+    "asked": "options, requested",
+    "at_once": "concurrency",
+    "brought": "expected",
+    "heard": "observed",
+    "lacking": "missing",
+    "mine": "own",
+    "spelled": "text",
+    "stated": "declared",
+    "strange": "foreign",
+    "told": "warnings",
+    "wides": "wide_types",
+    "woken": "received",
+}
+# The same, in the package only.
+PACKAGE_VARIABLES: Mapping[str, str] = VARIABLES | {
+    "able": "supported",
+    "is_ours": "is_owner",
+    "lacks": "missing",
+    "least": "minimum",
+    "turned": "transposed",
+}
+SCRIPTS = ("tools", "benchmarks")
 # Retired phrases of messages, help texts and pages, and what to write.
 PHRASES: Mapping[str, str] = {
     "is no JSON": "is not valid JSON",
@@ -104,6 +128,14 @@ def defined(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
+def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of every parameter, and of everything that is assigned: local variables, fields and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
 def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of every string literal, parts of f-strings and docstrings included."""
     for node in ast.walk(tree):
@@ -121,6 +153,16 @@ def retired_names(root: Path, paths: list[Path]) -> list[str]:
             if name in NAMES
         ]
     return found
+
+
+def retired_variables(root: Path, paths: list[Path], retired: Mapping[str, str]) -> list[str]:
+    """Every variable that has a retired name, as ``path:line: old -> new``."""
+    return [
+        f"{path.relative_to(root)}:{line}: {name} -> {retired[name]}"
+        for path in paths
+        for line, name in variables(parsed(path))
+        if name in retired
+    ]
 
 
 def retired_phrases(where: str, text: str) -> list[str]:
@@ -143,6 +185,15 @@ def question_docstrings(root: Path, paths: list[Path]) -> list[str]:
 
 def test_no_name_is_a_retired_word() -> None:
     require(retired_names(ROOT, [ROOT / path for path in package_files()]))
+
+
+def test_no_variable_of_the_package_is_a_retired_word() -> None:
+    require(retired_variables(ROOT, [ROOT / path for path in package_files()], PACKAGE_VARIABLES))
+
+
+@pytest.mark.parametrize("folder", SCRIPTS)
+def test_no_variable_of_a_script_is_a_retired_word(folder: str) -> None:
+    require(retired_variables(ROOT, sorted((ROOT / folder).rglob("*.py")), VARIABLES))
 
 
 def test_no_text_of_the_package_has_a_retired_phrase() -> None:
@@ -168,6 +219,13 @@ def test_docstrings_begin_with_their_subject() -> None:
 def test_retired_words_are_found_where_they_are_used(tmp_path: Path) -> None:
     write_tree(tmp_path, {"ours.py": '"""Whether."""\n\n\nclass Ours:\n    text = "this is no\\n JSON"\n'})
     paths = [tmp_path / "ours.py"]
+    variables_of = (
+        "class A:\n    told: str\n\n    def f(self, asked, *, mine=0):\n"
+        "        self.heard = [stated for stated in asked]\n"
+    )
+    write_tree(tmp_path, {"variables.py": variables_of})
+    found = retired_variables(tmp_path, [tmp_path / "variables.py"], VARIABLES)
+    assert sorted(each.split(": ")[1].split()[0] for each in found) == ["asked", "heard", "mine", "stated", "told"]
     assert len(retired_names(tmp_path, paths)) == 2
     assert question_docstrings(tmp_path, paths) == ["ours.py:1"]
     assert retired_phrases("here", "this is no\n JSON") == ["here: 'is no JSON' -> 'is not valid JSON'"]
