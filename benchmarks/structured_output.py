@@ -54,7 +54,7 @@ def drafting(forced: bool) -> Iterator[None]:
     """Enable or disable the grammar's influence on drafts; when disabled, it only verifies them."""
     usual = TokenChoice.drafts
     if not forced:
-        TokenChoice.drafts = lambda self, own, most: own  # type: ignore[method-assign]
+        TokenChoice.drafts = lambda self, own_drafts, max_drafts: own_drafts  # type: ignore[method-assign]
     try:
         yield
     finally:

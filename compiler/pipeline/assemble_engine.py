@@ -37,7 +37,7 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class EnginePieces:
-    """Components of an engine: kept stages and their folders in the engine, by half.
+    """Components of an engine: kept stages and their folders in the engine, by component.
 
     Stages in ``adopted`` leave the store when the engine is published, the others are copied. ``compiled`` holds
     kernels and plugins, kernels first; ``furnish`` places the files that accompany the graphs.

@@ -31,8 +31,8 @@ def cached_batches(
 ) -> tuple[tuple[BatchCosts, ...], bool]:
     """Measure rounds of several texts with the engine in ``folder``, or reuse those of an earlier build of its graphs.
 
-    Also returns True if they were reused. ``graphs`` are the engine's stages, by half. Raises ``EnvironmentProblem`` as
-    ``measure_batches`` does.
+    Also returns True if they were reused. ``graphs`` are the engine's stages, by component. Raises
+    ``EnvironmentProblem`` as ``measure_batches`` does.
     """
 
     def make(stage: Path) -> None:

@@ -40,7 +40,7 @@ def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:
 
 
 def require_finite(component: str, logits: Sequence[np.ndarray[Any, Any]], manifest: Manifest, name: Path) -> None:
-    """Raise ``BuildError`` unless all ``logits`` of one half, one array for each prompt, are finite."""
+    """Raise ``BuildError`` unless all ``logits`` of one component, one array for each prompt, are finite."""
     bad = [each for each in logits if not np.isfinite(each).all()]
     if not bad:
         return
@@ -64,7 +64,7 @@ def cached_check(
 ) -> bool:
     """Check that the engine in ``folder`` computes finite logits, unless its graphs and runtime were checked before.
 
-    Returns True if they were. ``name`` is the final name of ``folder``; ``graphs`` are its stages, by half.
+    Returns True if they were. ``name`` is the final name of ``folder``; ``graphs`` are its stages, by component.
     """
 
     def make(stage: Path) -> None:

@@ -201,8 +201,8 @@ def cached_choice(
 ) -> tuple[KChoice, bool]:
     """Choose K for the engine in ``folder``, or reuse the choice of an earlier build of the same graphs and runtime.
 
-    Also returns True if it was reused. ``engine`` is the final name of ``folder``; ``graphs`` are its stages, by half.
-    The manifest's number of drafts is the maximum. Raises ``BuildError`` if logits are not finite.
+    Also returns True if it was reused. ``engine`` is the final name of ``folder``; ``graphs`` are its stages, by
+    component. The manifest's number of drafts is the maximum. Raises ``BuildError`` if logits are not finite.
     """
     max_drafts = manifest.speculation.num_speculative_tokens
 

@@ -12,7 +12,7 @@ from ..tensorrt.plan_proof import shortfall_of
 
 @dataclass(frozen=True)
 class GraphAccount:
-    """Proofs of quantized graphs and other reported facts, by half; ``products`` adds TensorRT's account of plans.
+    """Proofs of quantized graphs and other reported facts, by component; ``products`` adds TensorRT's account of plans.
 
     ``names`` are the names of the kept stages that hold the graphs, ``shared`` the bytes that a half reads from the
     target's file, ``emulated`` the notes on types that the backend emulates, ``calibration`` the source of ranges.

@@ -1,4 +1,4 @@
-"""One half of an engine, target or drafter: the sources of its graph and of its weights."""
+"""One component of an engine, target or drafter: the sources of its graph and of its weights."""
 
 from __future__ import annotations
 

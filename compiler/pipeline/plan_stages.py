@@ -54,14 +54,14 @@ class PluginLibraryStage:
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of an engine, by half, and the kernels and plugins for their GPUs."""
+    """The plans of an engine, by component, and the kernels and plugins for their GPUs."""
 
     by_component: Mapping[str, PlanStage]
     kernels: Stage
     library: PluginLibraryStage
 
     def stages(self) -> dict[str, Stage]:
-        """Return the stages, with the files that go into an engine, by half."""
+        """Return the stages, with the files that go into an engine, by component."""
         return {name: plan.placed for name, plan in self.by_component.items()}
 
     def compiled(self) -> list[Stage]:
@@ -73,7 +73,7 @@ class Plans:
         return {name: version for plan in self.by_component.values() for name, version in plan.facts.versions.items()}
 
     def products(self) -> dict[str, tuple[BuiltProduct, ...]]:
-        """Return TensorRT's account of the matmuls of each plan, by half."""
+        """Return TensorRT's account of the matmuls of each plan, by component."""
         return {name: plan.facts.products for name, plan in self.by_component.items()}
 
     def warnings(self) -> list[str]:

@@ -54,7 +54,7 @@ class PipelineRun:
 
 @dataclass(frozen=True)
 class Graphs:
-    """The finished graphs of a plan, by half, and the calibrated ranges used to quantize them."""
+    """The finished graphs of a plan, by component, and the calibrated ranges used to quantize them."""
 
     plan: BuildPlan
     target: Target
@@ -63,11 +63,11 @@ class Graphs:
     ranges: Scales | None
 
     def stages(self) -> dict[str, Stage]:
-        """Return the stages that hold the lowered graphs and their weights, by half."""
+        """Return the stages that hold the lowered graphs and their weights, by component."""
         return {name: graph.attached for name, graph in self.compiled.items()}
 
     def adopted(self) -> frozenset[str]:
-        """Return the halves whose weights move into an engine in place of a copy.
+        """Return the components whose weights move into an engine in place of a copy.
 
         They are large, and none is rounded by the build, so making them again takes little longer than copying them.
         """
