@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another format": ({"gate_up_format": "q4_0"}, "scales .* are not those of q4_0"),
     "an unknown format": ({"down_format": "q9"}, "format is 'q9'"),
     "more rows": ({"hidden": 60}, "3 tiles per expert do not match 60 rows"),
-    "another inner size": ({"inner": 128}, "32 tiles of an expert are not 256 rows"),
+    "another inner size": ({"inner": 128}, "32 tiles per expert do not match 256 rows"),
 }
 
 
