@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from ....plugins.errors import UsageError
 from ....plugins.number_types import E4M3, INT8, nearest_e4m3
 from .histogram import Array, Histogram
 
@@ -68,10 +67,6 @@ class Percentile:
 
     percent: float = 99.99
 
-    def __post_init__(self) -> None:
-        if not 0 < self.percent <= 100:
-            raise UsageError(f"invalid percentile {self.percent:g}", fix="use a value above 0 up to 100, such as 99.99")
-
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""
         return _PercentileOf(self.percent)
@@ -87,13 +82,6 @@ class Mse:
 
     number_format: RoundedTo = "e4m3"
     candidates: int = 80
-
-    def __post_init__(self) -> None:
-        if self.candidates < 1 or self.number_format not in _LARGEST:
-            raise UsageError(
-                f"cannot search {self.candidates} clipping thresholds for {self.number_format}",
-                fix="use 1 threshold or more, for e4m3 or int8",
-            )
 
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""
