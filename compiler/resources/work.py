@@ -28,7 +28,8 @@ FIT = 52e-9  # a scale and a least value for each block
 # attention and observers included: 390 tokens a second of 56 million weights (`benchmarks/calibration.py`).
 CALIBRATED_BY_A_CORE = 44e9
 
-# `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/build-performance.md); below both, on the safe side.
+# `make bench-export` writes 120 MB/s in FP16 and 187 MB/s in FP32 (docs/build-performance.md); this is below both, on
+# the safe side.
 WRITTEN_BYTES_PER_SECOND = 80e6
 
 # The process that builds a plan with TensorRT-RTX 1.7: its peak in one piece for dense layers, by the bytes of the
