@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from json import loads
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +37,14 @@ class LayerTrial:
 
     layers: Mapping[str, int]
     model: ir.Model
+    _lowered: dict[Lowering, ir.Model] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def lowered(self, lowering: Lowering) -> ir.Model:
-        """Lower a copy of the trial's graph; the semantic one stays unchanged."""
-        copy = ir.from_proto(ir.to_proto(self.model))
-        return lower(copy, lowering, cache_length=_CACHE).model
+        """Lower a copy of the trial's graph, once; the semantic one stays unchanged. The result is to be read only."""
+        if lowering not in self._lowered:
+            copy = ir.from_proto(ir.to_proto(self.model))
+            self._lowered[lowering] = lower(copy, lowering, cache_length=_CACHE).model
+        return self._lowered[lowering]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ def test_extrapolated_operators_match_the_full_trace(family: str, trace_of: Call
         assert trials.operators(LOWERINGS[lowering]) == _operators(whole), lowering
         tables = [v.const_value for n, v in whole.graph.initializers.items() if n.endswith((".cos", ".sin"))]
         assert trials.table_bytes(LOWERINGS[lowering]) * CACHE == sum(table.nbytes for table in tables) > 0
+    base, other = trials.base, trials.rewritten(lambda model: None).base
+    assert base.lowered(LOWERINGS["std"]) is base.lowered(LOWERINGS["std"]) is not other.lowered(LOWERINGS["std"])
 
 
 @given(st.lists(st.sampled_from(["full", "sliding", "dense"]), min_size=1, max_size=40), st.integers(1, 9))
