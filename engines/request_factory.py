@@ -125,7 +125,7 @@ class RequestFactory:
     ) -> EncodedInput:
         """Return a conversation, rendered, encoded, and truncated as ``params`` specify."""
         chats, keep_last = self.conversations, self._kept(params)
-        _, ids = self.written(messages, kept=keep_last, **options)
+        _, ids = self.written(messages, keep_last=keep_last, **options)
         end_ids = chats.ends_with(options.get("chat_template"))
         shown = shows_special(chats.style, self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
         return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown)

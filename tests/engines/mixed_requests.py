@@ -23,12 +23,12 @@ MIXED = [
 class Dice:
     """A policy that says any K, the same ones in every run."""
 
-    def __init__(self, seed: int, most: int) -> None:
-        self._dice, self.most = random.Random(seed), most
+    def __init__(self, seed: int, max_drafts: int) -> None:
+        self._dice, self.max_drafts = random.Random(seed), max_drafts
 
     @property
     def counts(self) -> Sequence[int]:
-        return range(self.most + 1)
+        return range(self.max_drafts + 1)
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k
@@ -37,4 +37,4 @@ class Dice:
         pass
 
     def choose(self, ahead: RoundAhead) -> int:
-        return self._dice.randint(0, self.most)
+        return self._dice.randint(0, self.max_drafts)

@@ -141,7 +141,7 @@ def test_rounds_that_were_dropped_are_made_anew(
 ) -> None:
     """The contexts and CUDA graphs of all but the last few kinds are released, and their memory used again."""
     plain = _tokens(plans[0], 0)
-    monkeypatch.setattr(tensorrt, "KeptRounds", lambda device, most: KeptRounds(device, 3))
+    monkeypatch.setattr(tensorrt, "KeptRounds", lambda device, capacity: KeptRounds(device, 3))
     engine, device = engines("tiny").another_on_the_gpu()
     for k in (3, 1, 3):
         assert _tokens(engine, k) == plain

@@ -28,7 +28,7 @@ class Cycle:
     """Says these K in turn, for ever."""
 
     def __init__(self, ks: Sequence[int]) -> None:
-        self.ks, self.most, self.counts, self.asked = ks, MOST, sorted({*ks}), 0
+        self.ks, self.max_drafts, self.counts, self.asked = ks, MOST, sorted({*ks}), 0
         self.seen: list[ObservedRound] = []
 
     def reach(self, ahead: RoundAhead, k: int) -> int:

@@ -154,7 +154,7 @@ def fp8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint that is FP8 with scales for its inputs."""
     folder = tmp_path_factory.mktemp("pair")
     target = make_pair(folder, "qwen3").target
-    request = QUANTIZE.request(model=str(target), out=folder / "fp8", num_samples=2, max_length=200)
+    request = QUANTIZE.request(model=str(target), out=folder / "fp8", calib_samples=2, calib_length=200)
     return quantize(request, store=StageStore(folder / "cache")).path
 
 

@@ -27,7 +27,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def fp8(wide: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, in FP8 with scales for its inputs."""
     folder = tmp_path_factory.mktemp("fp8")
-    request = QUANTIZE.request(model=str(wide.target), out=folder / "fp8", num_samples=2, max_length=200)
+    request = QUANTIZE.request(model=str(wide.target), out=folder / "fp8", calib_samples=2, calib_length=200)
     return quantize(request, store=StageStore(folder / "cache")).path
 
 

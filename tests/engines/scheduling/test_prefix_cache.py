@@ -69,7 +69,7 @@ def test_cached_prompt_gives_the_same_text_and_drafts(
 class Says:
     """A policy that says this K until it is changed."""
 
-    most, counts = 3, (0, 1, 2, 3)
+    max_drafts, counts = 3, (0, 1, 2, 3)
 
     def __init__(self, k: int) -> None:
         self.k = k

@@ -38,14 +38,14 @@ LONG = {"choice": ["abcdefghijklmnopqrs"]}
 class Spoken:
     """A policy that says ``k`` for ever, lets forms reach as far as there is room, and keeps what it is told."""
 
-    def __init__(self, k: int, most: int) -> None:
-        self.k, self.most, self.counts, self.seen = k, most, (k,), list[ObservedRound]()
+    def __init__(self, k: int, max_drafts: int) -> None:
+        self.k, self.max_drafts, self.counts, self.seen = k, max_drafts, (k,), list[ObservedRound]()
 
     def choose(self, ahead: RoundAhead) -> int:
         return self.k
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
-        return self.most
+        return self.max_drafts
 
     def learn(self, seen: ObservedRound) -> None:
         self.seen.append(seen)

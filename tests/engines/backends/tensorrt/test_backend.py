@@ -289,7 +289,7 @@ def test_plans_without_a_profile_for_one_row_run_it_at_that_of_all(
 def test_unused_round_contexts_and_graphs_are_evicted(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorrt, "KeptRounds", lambda device, most: KeptRounds(device, 3))
+    monkeypatch.setattr(tensorrt, "KeptRounds", lambda device, capacity: KeptRounds(device, 3))
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     engine, device = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
     for k in (0, 1, 2, 3, 4, 5, 6, 3):

@@ -62,7 +62,7 @@ def test_any_options_beside_any_others_give_onnx_runtime_s_result(
 class ForcedAhead:
     """Drafts one token per round, and up to five if a grammar forces them."""
 
-    most, counts = 6, (0, 1)
+    max_drafts, counts = 6, (0, 1)
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return 5
