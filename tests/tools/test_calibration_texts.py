@@ -90,9 +90,9 @@ def test_unusable_answers_are_dropped(answer: str, why: str) -> None:
 def test_dialogue_continues_with_usable_answers_or_is_abandoned() -> None:
     dialogue = Dialogue("d", 0, ["What?", "Why?"], "Be kind.", 20)
     dialogue.take("no")
-    assert dialogue.messages[-1]["content"] == "What?"
+    assert dialogue.next_messages[-1]["content"] == "What?"
     dialogue.take(" ".join(f"word{i}" for i in range(40)))
-    assert [each["role"] for each in dialogue.messages] == ["system", "user", "assistant", "user"]
+    assert [each["role"] for each in dialogue.next_messages] == ["system", "user", "assistant", "user"]
     assert not dialogue.failed
     for _ in range(4):
         dialogue.take("no")
