@@ -92,11 +92,11 @@ class PromptRow:
 
     def extend(self) -> None:
         """Run an autoregressive drafter over its last draft, to get the next one."""
-        following, next_drafts = self._next, self._chained
+        following, column = self._next, self._chained
         if self._chain:
-            last, position = int(following.input_ids[0, next_drafts]), int(following.start[0]) + next_drafts - 1
+            last, position = int(following.input_ids[0, column]), int(following.start[0]) + column - 1
             (draft,) = self._chain.extend(0, [last], [position], self._slot.drafter_caches)
-            self._chained = next_drafts + 1
+            self._chained = column + 1
             following.input_ids[0, self._chained] = draft
 
     def defer(self) -> None:
