@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...plugins.errors import BuildError, UsageError
+from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from ..console.progress import Progress
@@ -15,6 +16,8 @@ from ..store.stages import StageStore
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
+    from ..precision.calibration.obtain_ranges import InputTypes
+    from ..precision.calibration.range_methods import RoundedTo
     from ..precision.calibration.saved_ranges import Scales
 
 
@@ -40,6 +43,7 @@ def calibrated(
     from ..precision.calibration.obtain_ranges import obtain
     from ..precision.weight_source import uncalibrated, unweighted
 
+    types = _input_types(recipe, lowering)
     needed = uncalibrated(target, recipe, lowering)
     better = unweighted(target, recipe, lowering)
     flags = options.given_flags() + (["--scales"] if options.scales is not None else [])
@@ -54,10 +58,24 @@ def calibrated(
     with phase("calibrate") as record:
         record["for"] = counted({*needed, *better}, "input")
         try:
-            scales = obtain(options, target, store, progress, model=model, defaults=default_limits(lowering))
+            scales = obtain(
+                options, target, store, progress, model=model, defaults=default_limits(lowering), input_types=types
+            )
         except (BuildError, UsageError) as error:
             if needed or flags:
                 raise
             record["without"] = error.what
             return None
     return scales
+
+
+def _input_types(recipe: Recipe, lowering: Lowering) -> InputTypes:
+    """Return the types that inputs with calibrated scales are rounded to."""
+    from ..precision.calibration.obtain_ranges import InputTypes
+    from ..precision.calibration.range_methods import ROUNDED
+
+    def of(name: str) -> RoundedTo | None:
+        kind = NUMBER_FORMATS.get(name)
+        return ROUNDED.get(kind.number) if kind and kind.is_calibrated(tensorrt=lowering.is_tensorrt) else None
+
+    return InputTypes(of(recipe.activations) or of(recipe.expert_activations), of(recipe.lm_head))

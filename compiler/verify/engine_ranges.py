@@ -8,7 +8,7 @@ from typing import Any
 
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
-from ..precision.calibration.obtain_ranges import obtain, origin
+from ..precision.calibration.obtain_ranges import InputTypes, obtain, origin
 from ..precision.calibration.saved_ranges import Scales
 from ..request.resolved_config import FILE_NAME, calibration_of
 from ..store.stages import StageStore
@@ -27,13 +27,14 @@ def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: 
     how = calibration_of(config)
     try:
         how.check()
-        scales = obtain(how, origins.target, store, progress)
+        types = InputTypes.recorded(recorded.get("method") if isinstance(recorded, dict) else None)
+        scales = obtain(how, origins.target, store, progress, input_types=types)
     except PeagleError as error:
         raise EnvironmentProblem(
             f"cannot recover the calibrated ranges of the engine: {error.what}", why=error.why, fix=_FIX
         ) from None
     now = origin(scales)
-    if recorded is None or {name: recorded.get(name) for name in now} != now:
+    if not isinstance(recorded, dict) or {name: recorded.get(name) for name in now} != now:
         raise EnvironmentProblem(
             "cannot recover the calibrated ranges of the engine",
             why=f"{_REPORT} records {recorded}, but the recorded settings now give {now}",

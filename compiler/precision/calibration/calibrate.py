@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,12 +42,19 @@ _SMALL = 1_000_000  # weights of a layer
 class Settings:
     """The range method, and the type of weights and streams: bfloat16 takes half the memory.
 
+    ``lm_head`` is the method for the input of the LM head, if it is rounded to another type than those of the layers.
     ``device`` is the torch device for the layers, checked with ``devices.require_device``.
     """
 
     method: Method = field(default_factory=Max)
+    lm_head: Method | None = None
     dtype: Dtype = "float32"
     device: str = "cpu"
+
+    def describe(self) -> dict[str, Any]:
+        """Return names and parameters of the methods, for keys and records."""
+        described = self.method.describe()
+        return described if self.lm_head is None else described | {"lm_head": self.lm_head.describe()}
 
     @property
     def kind(self) -> str:
@@ -75,7 +82,7 @@ def calibrate(
     checkpoint, spec = target.checkpoint, target.spec
     samples.check(spec.vocab_size)
     versions = {library: version(library) for library in _LIBRARIES}
-    key = [checkpoint.fingerprint, samples.digest, settings.method.describe(), settings.dtype, settings.kind, versions]
+    key = [checkpoint.fingerprint, samples.digest, settings.describe(), settings.dtype, settings.kind, versions]
     needed = 2 * samples.tokens * spec.hidden_size * (4 if settings.dtype == "float32" else 2)
     with Kept.open(store, _run, key, needed) as resumable:
         done, steps = resumable.finished(), spec.num_layers + 2
@@ -91,7 +98,7 @@ def calibrate(
         model=model or checkpoint.folder.name,
         architecture=spec.architecture,
         fingerprint=checkpoint.fingerprint,
-        method=settings.method.describe(),
+        method=settings.describe(),
         dtype=settings.dtype,
         dataset=samples.name,
         samples=samples.digest,
@@ -191,7 +198,7 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
     from .lm_head_costs import TOKENS, lm_head_costs
     from .observers import Watch
 
-    watch, streams, name = Watch(work.settings.method), [], weight_name(LM_HEAD)
+    watch, streams, name = Watch(work.settings.lm_head or work.settings.method), [], weight_name(LM_HEAD)
     every = math.ceil(work.samples.tokens / TOKENS)
     with model.norm() as norm:
         for sample, hidden in enumerate(states.read(work.resumable.streams(work.target.spec.num_layers))):

@@ -69,8 +69,8 @@ class Watch:
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """``Cache.update`` as decoder layers call it: observes keys and values, and keeps none."""
-        self.see(cache_name("k", layer), key)
-        self.see(cache_name("v", layer), value)
+        self.see(cache_name("k", layer), key, self._method.for_caches)
+        self.see(cache_name("v", layer), value, self._method.for_caches)
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
@@ -144,8 +144,11 @@ class Watch:
         self._squares[name] = self._squares[name] + total if name in self._squares else total
         self._rows[name] = self._rows.get(name, 0) + len(rows)
 
-    def see(self, name: str, values: Tensor) -> None:
-        """Observe a tensor of any shape. Raises ``BuildError`` if a value in it is not finite."""
+    def see(self, name: str, values: Tensor, method: Method | None = None) -> None:
+        """Observe a tensor of any shape, by ``method`` or the watch's own.
+
+        Raises ``BuildError`` if a value in it is not finite.
+        """
         low, high = torch.aminmax(values.detach().float())
         peak = float(torch.maximum(-low, high))
         if not math.isfinite(peak):
@@ -155,7 +158,7 @@ class Watch:
                 fix="check that the checkpoint generates sensible text with transformers, and calibrate in float32",
             )
         if name not in self._observers:
-            self._observers[name], self._peaks[name] = self._method.observer(), [0.0, 0.0]
+            self._observers[name], self._peaks[name] = (method or self._method).observer(), [0.0, 0.0]
         self._peaks[name][self._half] = max(self._peaks[name][self._half], peak)
         self._observers[name].observe(values, peak)
 

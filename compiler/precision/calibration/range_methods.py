@@ -5,7 +5,8 @@ The results depend on the observed values, not on their order or batching.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RoundedTo = Literal["e4m3", "int8"]
+ROUNDED: Mapping[str, RoundedTo] = {E4M3.numpy: "e4m3", INT8.numpy: "int8"}
 _LARGEST = {"e4m3": E4M3.largest, "int8": INT8.largest}
 
 
@@ -39,6 +41,11 @@ class Observer(Protocol):
 class Method(Protocol):
     """A method of choosing ranges."""
 
+    @property
+    def for_caches(self) -> Method:
+        """The same method for keys and values, which have calibrated ranges only if they are stored in E4M3."""
+        ...
+
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""
         ...
@@ -51,6 +58,11 @@ class Method(Protocol):
 @dataclass(frozen=True)
 class Max:
     """The largest observed magnitude; nothing is clipped."""
+
+    @property
+    def for_caches(self) -> Max:
+        """The method itself."""
+        return self
 
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""
@@ -67,6 +79,11 @@ class Percentile:
 
     percent: float = 99.99
 
+    @property
+    def for_caches(self) -> Percentile:
+        """The method itself."""
+        return self
+
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""
         return _PercentileOf(self.percent)
@@ -82,6 +99,11 @@ class Mse:
 
     number_format: RoundedTo = "e4m3"
     candidates: int = 80
+
+    @property
+    def for_caches(self) -> Mse:
+        """The method for E4M3."""
+        return replace(self, number_format="e4m3")
 
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""
