@@ -1,4 +1,4 @@
-"""The largest tensors of a pass on a GPU, which lie beside weights and caches: masks, scores or copies, logits."""
+"""The largest tensors of a pass on a GPU, which lie beside weights and caches: masks, scores or copies, new keys and values, logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.targets import CacheSpec, TargetSpec
 
-TENSORS = "masks, scores or copied keys and values of a layer, its dense experts, logits, and probabilities of drafts"
+TENSORS = (
+    "masks, scores or copied keys and values of a layer, its dense experts, new keys and values of all layers, logits, "
+    "and probabilities of drafts"
+)
 _WIDEST = 4  # bytes of a number in FP32, as which scores and probabilities are computed
 _SINKS = ".sinks"  # the end of the name of a weight, which says that a layer's attention has them
 
@@ -29,7 +32,8 @@ class PassTensors:
     Scores or copies, and then the outputs of dense ``experts``, are those of one layer: the next one uses their memory
     again. Layers with an attention window do not read whole caches: ``windowed`` has their bytes per position, masks
     included, by the positions that they read at most. ``logits`` stay until the next pass. ``at_end`` lies beside them
-    after the last layer.
+    after the last layer. ``fresh`` are the keys and values that a pass computes: those of all layers stay until its
+    end, when one step writes them to the caches (docs/decisions/steps-of-plans.md).
     """
 
     masks: int
@@ -38,6 +42,7 @@ class PassTensors:
     experts: int
     logits: int
     at_end: int
+    fresh: int
     windowed: Mapping[int, int] = field(default_factory=dict)
 
     def bytes(self, cache_length: int) -> int:
@@ -48,7 +53,7 @@ class PassTensors:
         """Return the bytes without the logits, in memory that all passes use in turn."""
         windowed = (size * min(read, cache_length) for read, size in self.windowed.items())
         layer = max(max(self.scores, self.copies) * cache_length, self.experts, *windowed)
-        return max(self.masks * cache_length + layer, self.at_end)
+        return self.fresh + max(self.masks * cache_length + layer, self.at_end)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,10 @@ class _Attention:
             0 if all(size for _, size in sizes) else self.heads * columns * (width + _WIDEST),
             2 * rows * width * max((cache.heads * (size or cache.head_dim) for cache, size in sizes), default=0),
         )
+
+    def fresh_bytes(self, columns: int, width: int) -> int:
+        """Return the bytes of the keys and values of so many columns in all layers."""
+        return 2 * columns * width * sum(cache.heads * cache.head_dim for cache in self.caches)
 
     def of_window(self, window: int) -> _Attention:
         """Return only the layers with this attention window."""
@@ -123,8 +132,9 @@ def pass_tensors(
     for part, max_rows in needs:
         for read, size in part.windowed_bytes(rows, max_rows, width).items():
             windowed[read] = max(size, windowed.get(read, 0))
+    fresh = max(part.fresh_bytes(max_rows, width) for part, max_rows in needs)
     experts = _dense_experts(spec, workload) * columns
-    return PassTensors(masks, scores, copies, experts, logits + drafted * width, max(capped, probable), windowed)
+    return PassTensors(masks, scores, copies, experts, logits + drafted * width, max(capped, probable), fresh, windowed)
 
 
 def _of_head(head: DrafterSpec, rows: int, drafts: int) -> tuple[_Attention, int]:

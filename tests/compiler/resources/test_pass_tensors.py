@@ -37,13 +37,22 @@ def test_attention_with_heads_above_256_has_its_scores_in_memory() -> None:
     tensors, positions = _tensors("gemma-4-31b"), 131_136
     assert tensors.scores * positions == 32 * 512 * positions * (2 + 4)  # 4.3 GB in BF16 and 8.6 GB in FP32
     masks = 512 * positions * 2  # of the layers without an attention window
-    assert tensors.bytes(positions) == 12_891_193_344 + masks + 5 * 262_144 * 2
+    assert tensors.bytes(positions) == 12_891_193_344 + masks + 5 * 262_144 * 2 + tensors.fresh
 
 
 def test_fused_attention_has_copies_of_keys_and_values() -> None:
     tensors = _tensors(CODER, rows=8, k=8)
-    copies, logits = 2 * 8 * 4 * 128 * 2, 8 * 9 * 151_936 * 2
-    assert tensors == PassTensors(masks=512 * 2, scores=0, copies=copies, experts=0, logits=logits, at_end=0)
+    copies, logits, fresh = 2 * 8 * 4 * 128 * 2, 8 * 9 * 151_936 * 2, 48 * 2 * 512 * 4 * 128 * 2
+    assert tensors == PassTensors(
+        masks=512 * 2, scores=0, copies=copies, experts=0, logits=logits, at_end=0, fresh=fresh
+    )
+
+
+def test_new_keys_and_values_of_all_layers_wait_for_the_end_of_the_pass() -> None:
+    tensors = _tensors("gemma-4-31b", rows=8)
+    assert tensors.fresh == 2 * 512 * 2 * (50 * 16 * 256 + 10 * 4 * 512) == 461_373_440
+    assert tensors.bytes(32_832) - replace(tensors, fresh=0).bytes(32_832) == tensors.fresh
+    assert _tensors("gemma-4-31b", rows=64, k=8).fresh == 64 * 9 * tensors.fresh // 512
 
 
 def test_sinks_add_eight_dimensions_to_the_copies() -> None:
@@ -54,8 +63,8 @@ def test_layers_with_an_attention_window_need_little_more_than_it() -> None:
     tensors = _tensors("gemma-4-31b", rows=8)
     size = 512 * 2 + 2 * 8 * 16 * 256 * 2
     assert tensors.windowed == {1024 + 512: size}
-    assert tensors.scratch_bytes(131_136) == 131_136 * (tensors.masks + tensors.scores)
-    alone = replace(tensors, masks=0, scores=0, copies=0, at_end=0)
+    assert tensors.scratch_bytes(131_136) == 131_136 * (tensors.masks + tensors.scores) + tensors.fresh
+    alone = replace(tensors, masks=0, scores=0, copies=0, at_end=0, fresh=0)
     assert alone.scratch_bytes(131_136) == alone.scratch_bytes(1536) == 1536 * size
     assert alone.scratch_bytes(1000) == 1000 * size
 
@@ -71,8 +80,8 @@ def test_probabilities_of_drafts_are_in_fp32_over_the_whole_vocabulary() -> None
     assert tensors.at_end == 64 * 7 * 151_936 * 4 == 272_269_312
     assert tensors.logits == alone.logits + 64 * 7 * 151_936 * 2
     # They use the memory of the layers, which short caches do not need.
-    assert tensors.bytes(128) == tensors.logits + tensors.at_end
-    assert tensors.bytes(32_832) == tensors.logits + (tensors.masks + tensors.copies) * 32_832
+    assert tensors.bytes(128) == tensors.logits + tensors.at_end + tensors.fresh
+    assert tensors.bytes(32_832) == tensors.logits + (tensors.masks + tensors.copies) * 32_832 + tensors.fresh
 
 
 def test_a_chain_of_passes_has_no_probabilities() -> None:
@@ -96,5 +105,5 @@ def test_logits_with_a_soft_cap_are_there_twice() -> None:
 def test_dense_experts_have_the_outputs_of_every_expert() -> None:
     tensors = _tensors(CODER, lowering="tensorrt")
     assert tensors.experts == 128 * 512 * (768 + 2048) * 2  # 369 MB
-    assert tensors.bytes(2112) == tensors.logits + tensors.experts + 512 * 2 * 2112
+    assert tensors.bytes(2112) == tensors.logits + tensors.experts + 512 * 2 * 2112 + tensors.fresh
     assert _tensors("gemma-4-31b", lowering="tensorrt").experts == 0  # has none
