@@ -112,7 +112,7 @@ def _gain(found: PairedRatios, other: str) -> str:
 
 def _doubt(found: PairedRatios) -> str:
     """Return a note on ratios that may be chance, or nothing."""
-    return "" if found.p < _CLEAR else f"no difference was shown, p = {found.p:.3f}"
+    return "" if found.p < _CLEAR else f"not statistically significant, p = {found.p:.3f}"
 
 
 def quotes(result: BenchResult) -> str:

@@ -59,8 +59,8 @@ def test_page_and_readme_say_where_the_run_shows_no_difference(p: float) -> None
         return replace(each, over_plain=over_plain, over_autoregressive=over_rival)
 
     changed = replace(RESULT, figures=tuple(map(other, RESULT.figures)))
-    assert ("no difference was shown, p = 0.500" in results.quotes(changed)) == (p > 0.05)
-    assert ("no difference was shown" in " ".join(results.page(changed).split())) == (p > 0.05)
+    assert ("not statistically significant, p = 0.500" in results.quotes(changed)) == (p > 0.05)
+    assert ("not statistically significant" in " ".join(results.page(changed).split())) == (p > 0.05)
 
 
 def test_readme_without_rows_of_the_run_is_refused() -> None:
