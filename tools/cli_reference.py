@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from peagle.compiler.verbs.flags.help_text import rows_of
 from peagle.compiler.verbs.program import EXIT_CODES, app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
@@ -53,7 +54,7 @@ def reference() -> str:
     groups = ", ".join(f"`{name}`" for name in GROUPS if name)
     parts = [_HEAD.replace("{groups}", groups)]
     for name, verb in _verbs(program):
-        rows = [record for each in verb.params if (record := each.get_help_record(typer.Context(verb)))]
+        rows = rows_of(verb.params, typer.Context(verb))
         table = [f"| `{_cell(option)}` | {_cell(text)} |" for option, text in rows]
         parts.append(
             f"## {name}\n\n{_paragraphs(verb.help)}\n\n| option | description |\n|---|---|\n" + "\n".join(table) + "\n"

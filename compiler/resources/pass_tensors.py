@@ -1,4 +1,4 @@
-"""The largest tensors of a pass on a GPU, which lie beside weights and caches: masks, scores or copies, new keys and values, logits."""
+"""The largest tensors of a pass on a GPU, beside weights and caches: masks, scores or copies, new caches, logits."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ after hyphens.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import typer
@@ -16,6 +18,14 @@ MODEL, DRAFT, SAMPLING, PRECISION, SIZES = "Model", "Draft", "Sampling", "Precis
 CERTIFICATE = "Certificate"
 ONNX_RUNTIME, TENSORRT, RUN = "ONNX Runtime", "TensorRT", "Run"
 _ORDER = (MODEL, DRAFT, SAMPLING, PRECISION, CERTIFICATE, SIZES, ONNX_RUNTIME, TENSORRT, RUN)
+_CLICK_FACTS = re.compile(r"\s*\[((?:default|env var|required|x[<>]|-?[\d.]+<)[^\]]*)\]$")
+_LIMITS = {
+    re.compile(r"(-?[\d.]+)<=x<=(-?[\d.]+)"): r"\1 to \2",
+    re.compile(r"x>=(-?[\d.]+)"): r"at least \1",
+    re.compile(r"x>(-?[\d.]+)"): r"more than \1",
+    re.compile(r"x<=(-?[\d.]+)"): r"at most \1",
+    re.compile(r"env var: (\w+)"): r"environment variable: \1",
+}
 _HYPHEN = "\u2011"  # lines do not break at this one
 _context: Any = TyperCommand.context_class  # typer's own or click's, by its version
 
@@ -48,7 +58,7 @@ class Verb(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and each section of options."""
         for title, params in sections(self):
-            if rows := [row for param in params if (row := param.get_help_record(ctx))]:
+            if rows := rows_of(params, ctx):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
@@ -80,9 +90,32 @@ def sections(verb: Any) -> list[tuple[str, list[Any]]]:
     return [(title, params) for title, params in parts if params]
 
 
+def rows_of(params: Iterable[Any], ctx: Any) -> list[tuple[str, str]]:
+    """Return the name and the description of each parameter that is not hidden.
+
+    Limits and defaults are in words: ``(default: 4; at least 1)`` in place of click's ``[default: 4; x>=1]``.
+    """
+    records = (param.get_help_record(ctx) for param in params)
+    return [(name.replace(" range>", ">"), _in_words(text)) for name, text in filter(None, records)]
+
+
 def first_sentence(text: str | None) -> str:
     """Return the first paragraph of a docstring in one line, for the list of verbs; Typer would cut it short."""
     return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _in_words(text: str) -> str:
+    found = _CLICK_FACTS.search(text)
+    if not found:
+        return text
+    facts, before = found[1], text[: found.start()]
+    for form, words in _LIMITS.items():
+        facts = form.sub(words, facts)
+    if before.endswith(")") and not facts.startswith("default:"):  # the description states its own default
+        start = before.rfind("(default")
+        if start >= 0:
+            return f"{before[:-1]}; {facts})"
+    return f"{before} ({facts})"
 
 
 def _kept(text: str) -> str:

@@ -59,3 +59,13 @@ def test_the_list_of_verbs_has_whole_sentences(cli: Run) -> None:
     for names, verb in VERBS.items():
         if len(names) == 1:
             assert " ".join((verb.help or "").split("\n\n")[0].split()) in text
+
+
+def test_limits_and_defaults_are_in_words(cli: Run) -> None:
+    text = " ".join(cli("serve", "--help").out.split())
+    assert "--port <int> Port to listen on; 0 picks a free one. (default: 8000; 0 to 65535)" in text
+    assert "Maximum number of requests that run at once. (default: 4; at least 1)" in text
+    assert "(default: from its config.json; at least 0)" in " ".join(cli("build", "--help").out.split())
+    for names in VERBS:
+        shown = cli(*names, "--help").out
+        assert not re.search(r"x[<>]=?\d|\d<=?x|<\w+ range>|\[default|env var:", shown)
