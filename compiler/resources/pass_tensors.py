@@ -1,4 +1,4 @@
-"""The largest tensors of a pass on a GPU, beside weights and caches: masks, scores or copies, new caches, logits."""
+"""The largest tensors of a pass on a GPU: masks, scores or copies, new keys and values, logits."""
 
 from __future__ import annotations
 
