@@ -1,6 +1,6 @@
-"""``peagle.build``, ``export``, ``quantize``, ``add_drafter``, ``verify``, ``bench`` and ``tune``: verbs as functions.
+"""``peagle.build``, ``export``, ``quantize``, ``add_drafter``, ``verify``, ``bench``, ``tune``: commands as functions.
 
-Each takes the options of its verb under the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns its
+Each takes the options of its command under the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns its
 result, raises the errors that the command line reports, and prints nothing. ``tests/compiler/test_api.py`` keeps the
 signatures in step with the command line.
 """
@@ -94,7 +94,7 @@ def build(
         calib_device: Device that runs the layers during calibration.
         scales: Folder with the ranges of an earlier calibration, to use instead of calibrating.
         num_speculative_tokens: Tokens drafted per round; measured by default, and 0 disables drafting.
-        max_seq_len: Maximum length of prompt plus output, in tokens; None as for the flag.
+        max_seq_len: Maximum length of prompt plus output, in tokens; by default, that of ``--max-seq-len``.
         lowering: The form of graphs for ONNX Runtime: ``"cpu"``, ``"ort"`` or ``"std"``.
         experts: The form of routed experts on TensorRT: ``"layer"``, ``"layer-one-scale"`` or ``"dense"``.
         max_batch_size: Maximum batch size of a TensorRT plan.
@@ -301,7 +301,7 @@ def verify(
         num_speculative_tokens: Numbers of drafts per round; each is compared with plain decoding.
         draft: The draft method, for example ``"ngram"``; the engine's by default.
         batch_size: Largest batch to compare with single prompts.
-        acceptance_tolerance: Above 0, the effects of lossy acceptance are reported without a verdict.
+        acceptance_tolerance: If above 0, the effects of lossy acceptance are reported without a verdict.
         data: JSON Lines file to measure precision on.
         max_perplexity_increase: Largest accepted increase, in percent; the limit of the precision by default.
         bisect: Rank layers by quantization cost.

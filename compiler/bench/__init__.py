@@ -1,1 +1,1 @@
-"""Benchmarks of engines: workloads, ways to decode in turns, statistics and reports."""
+"""Benchmarks of engines: workloads, modes that take turns, statistics and reports."""

@@ -1,4 +1,4 @@
-"""Measure ways to decode in turns: each group of prompts is answered in every mode before the next group begins."""
+"""Measure modes in turns: every mode answers a group of prompts before the next group begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to decode that take turns in a benchmark, from the records of the draft methods that an engine can use."""
+"""Modes that take turns in a benchmark, from the records of the draft methods that an engine can use."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def _require_usable(drafts: Sequence[str], available: set[str]) -> None:
     if unknown:
         raise UsageError(
             f"--draft {unknown[0]} is not available: none of the engines supports this draft method",
-            why=f"the draft methods of these engines are {', '.join(sorted(available)) or 'none'}",
-            fix="choose from these methods; plain decoding is always measured",
+            why=f"these engines support {', '.join(sorted(available)) or 'only plain decoding'}",
+            fix="choose a supported method, or omit --draft; plain decoding is always measured",
         )

@@ -27,14 +27,14 @@ from .result import BenchResult
 from .summary import LatencyFigures, ModeFigures
 
 _CURVE_END = 96
-_MEANING = """"Tokens/s, one user" counts the tokens after the first one, which belongs to the prompt. A gain is the
-median of the ratios within one turn, and p comes from a two-sided sign test over the turns. The acceptance length is
-the mean number of tokens per round with drafts, including the target's own token; "after 20" excludes the first 20
-rounds of each answer. TTFT is the time to the first token. ITL divides the time between two pieces of the stream by the
-number of tokens in the second piece; "pieces" are the times between pieces. "Identical" means that every token equals
-that of plain decoding; for a peer, it is the number of answers with the same text. A pass of the target verifies the
-drafts of a round: its columns are the drafts and one more token. The floor is the time to read the weights of the pass
-at the measured memory speed."""
+_MEANING = """"Tokens/s, one user" excludes the first token of an answer, which the prompt's pass produces. A gain is
+the median of the ratios to plain decoding, one for each turn; p is the result of a two-sided sign test over the turns.
+The acceptance length is the mean number of tokens per round with drafts, including the target's own token; "after 20"
+excludes the first 20 rounds of each answer. TTFT is the time to the first token. ITL is the time between two pieces of
+the stream, divided by the number of tokens in the second piece; "pieces" lists the undivided times. "Identical" means
+that every token equals that of plain decoding; for a peer, it is the number of answers with the same text. A pass of
+the target verifies the drafts of a round: its columns are the drafts and one more token. The floor is the time that
+reading the weights of the pass takes at the measured memory bandwidth."""
 
 
 def write_page(path: Path, result: BenchResult) -> None:

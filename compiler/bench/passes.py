@@ -1,4 +1,4 @@
-"""Cost of a pass of the target by its columns, compared with the time to read its weights from memory."""
+"""Cost of a pass of the target by number of columns, compared with the time to read its weights from memory."""
 
 from __future__ import annotations
 

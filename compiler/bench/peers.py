@@ -1,7 +1,7 @@
 """Peers of a benchmark: other servers that answer the same prompts and take turns with the engines.
 
-They are started by their users, because each has its own installation, model file and options. A peer that fails leaves
-with a note: what the engines and the other peers have measured is kept.
+Users start the peers themselves, because each has its own installation, model file and options. A peer that fails is
+dropped with a note; the measurements of the engines and of the other peers are kept.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prompts of a benchmark from a JSON Lines file, such as the questions of SPEED-Bench and Spec-Bench.
 
-A line has ``turns`` (the first is asked), ``messages``, ``prompt`` or ``text``, and may have a ``category``.
+A line has ``turns`` (only the first is used), ``messages``, ``prompt`` or ``text``, and may have a ``category``.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class BenchResult:
             raise UsageError(
                 f"{path} is not a benchmark result of this version",
                 why=str(error) or type(error).__name__,
-                fix="run the benchmark again",
+                fix="run the benchmark again with this version",
             ) from None
 
     def write_json(self, path: Path) -> None:

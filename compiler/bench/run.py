@@ -90,7 +90,7 @@ class BenchRun:
             if count := sum(not answer.is_timed for answer in answers):
                 yield (
                     f"{count} of {len(answers)} answers of {name} arrived in one piece, so their speed is unknown: the "
-                    "server does not stream, or its threads had to wait"
+                    "server does not stream, or was too busy to send single tokens"
                 )
 
     def _measure_engines(self, progress: Progress) -> None:

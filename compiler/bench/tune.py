@@ -156,7 +156,7 @@ def _store(engine: Path, drafter: str, rounds: MeasuredRounds, measured_with: Ma
         raise UsageError(
             f"{engine} was changed while it was measured",
             why="the measured figures belong to files that no longer exist",
-            fix="repeat the command",
+            fix="run the same command again",
         )
     k = _prior_of(rounds, its.speculation).best
     speculation = replace(its.speculation, measured=rounds)

@@ -251,12 +251,12 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(30_697_345_340, 29_286_727_680, 61_394_690_680),
             licences=(_APACHE, ""),
-            notes=(_NEVER_LOADED, "no public P-EAGLE head for it is known: a build needs --draft"),
+            notes=(_NEVER_LOADED, "no public P-EAGLE head is known: a build needs --draft"),
             unknown=("everything about the head",),
         ),
         Pair(
             name="gemma-4-26b-a4b",
-            description="Gemma 4 26B-A4B Instruct (mixture of experts beside a dense MLP; its text decoder)",
+            description="Gemma 4 26B-A4B Instruct (mixture of experts with a parallel dense MLP; its text decoder)",
             target=HubRepo("google/gemma-4-26B-A4B-it"),
             drafter=None,
             trained_depth=None,
@@ -264,7 +264,7 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(25_233_141_790, 24_483_430_400, 50_466_283_580),
             licences=(_APACHE, ""),
-            notes=(_NEVER_LOADED, "no public P-EAGLE head for it is known: a build needs --draft"),
+            notes=(_NEVER_LOADED, "no public P-EAGLE head is known: a build needs --draft"),
             unknown=("everything about the head",),
         ),
     )

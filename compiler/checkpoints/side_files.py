@@ -1,6 +1,6 @@
-"""Files that a build copies beside the weights: none may be a link that leads out of the checkpoint.
+"""Files that a build copies beside the weights: none may be a link that points outside the checkpoint.
 
-The copies end up in an engine that others receive. A link could put any file into it that the user can read.
+The copies become part of an engine that others receive. A link could add any file that the user can read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_links(folder: Path, problems: Problems) -> None:
         if not any(real.is_relative_to(home) for home in _homes(folder)):
             problems.add(
                 f"{shown(path.relative_to(folder).as_posix())} in {folder} is a link to {shown(str(real))}",
-                why="a build copies this file into the engine, so links must not lead out of the checkpoint",
+                why="a build copies this file into the engine, so a link must not point outside the checkpoint",
                 fix="if you trust the file, replace the link with a copy of it",
             )
 

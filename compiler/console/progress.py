@@ -16,9 +16,9 @@ Advance = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """``with progress.step("attach weights", total=...) as advance: advance(n)``; no total means a spinner.
+    """Receiver of progress reports, as in ``with progress.step("attach weights", total=100) as advance: advance(1)``.
 
-    A total of ``Bytes`` or ``Tokens`` is shown with its unit.
+    A step without a total is shown as a spinner; a total of ``Bytes`` or ``Tokens`` is shown with its unit.
     """
 
     def step(self, text: str, total: int | None = None) -> AbstractContextManager[Advance]:
@@ -65,7 +65,7 @@ class Bars:
 
 @contextmanager
 def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Show bars if standard error is a terminal, else lines; nothing if ``quiet``."""
+    """Yield a receiver that shows bars if standard error is a terminal, else lines; or nothing if ``quiet``."""
     if quiet:
         yield Quiet()
         return

@@ -1,7 +1,7 @@
 """Measure the speed of this machine's CPU with the engine's own kernels, in about two seconds.
 
-The probe is one fused node of transformer layers without attention, with the widths and the number format of a target
-and random weights: as many layers as have the bytes of a target's pass, up to a size that no cache holds.
+The probe is one fused node: transformer layers without attention, with random weights in the widths and the number
+format of a target. Its weights have as many bytes as a pass of the target, up to a limit that exceeds every cache.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def find_gpu(name: str) -> Gpu:
         return gpu
     raise UsageError(
         f"unknown GPU {name!r}",
-        why=f"{_near(name)} {_known()}".lstrip(),
-        fix="use one of these, or omit the GPU and compare the memory figures with those of your GPU",
+        why=_known(),
+        fix=_near(name) + "use a known GPU, or omit the GPU and compare the memory figures with those of your GPU",
     )
 
 
@@ -78,8 +78,8 @@ def sm_number(name: str) -> int:
         return gpu.sm
     raise UsageError(
         f"unknown GPU {name!r}",
-        why=_near(name) or _known(),
-        fix="use one of these, or the architecture of the GPU, such as sm_120",
+        why=_known(),
+        fix=_near(name) + "use a known GPU, or the architecture of the GPU, such as sm_120",
     )
 
 
@@ -176,9 +176,9 @@ def _key(name: str) -> str:
 
 
 def _near(name: str) -> str:
-    """Return a question with similar known names; empty if there are none."""
+    """Return the beginning of advice that asks about similar known names; empty if there are none."""
     names = nearest(_key(name), GPUS, cutoff=0.5)
-    return f"did you mean {' or '.join(names)}?" if names else ""
+    return f"did you mean {' or '.join(names)}? If not, " if names else ""
 
 
 def _known() -> str:

@@ -1,4 +1,4 @@
-"""Check that an engine's logits are finite: one short pass of each half before it is published, at any K."""
+"""Check that an engine's logits are finite, by one short pass of each half, before the engine is published."""
 
 from __future__ import annotations
 

@@ -443,7 +443,7 @@ def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:
         raise UsageError(
             f"no drafter can be added to {engine}",
             why=f"{drafters} is {kind}, but must be a folder inside the engine",
-            fix=f"move {drafters} away",
+            fix=f"rename or remove {drafters}",
         )
     own_folders = {PurePosixPath(name).name for name in assembly.files if PurePosixPath(name).parts[0] == DRAFTERS}
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= own_folders)):

@@ -176,7 +176,7 @@ class OnTheFlyQuantizer:
         if unweighted := self.unweighted():
             notes.append(
                 f"4-bit quantization of {counted(unweighted, 'weight')} without calibration: the errors of all columns "
-                "count equally, which causes several times the loss of a calibrated build"
+                "count equally, so the accuracy loss is several times that of a calibrated build"
             )
         used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
         return notes + (list(self.ranges.facts.warnings) if self.ranges and used else [])

@@ -46,9 +46,9 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. Builds calibrate {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} on "
-        f"TensorRT, and {_FITTED} with this project's CPU kernels. {_AS_STORED} keeps the quantized blocks of a GGUF "
-        "file, for this project's CPU kernels.",
+        f"Precision recipe: {_or(NUMBER_FORMATS)}. Builds calibrate {_CALIBRATED} on every backend, "
+        f"{_CALIBRATED_ON_GPUS} on TensorRT, and {_FITTED} with this project's CPU kernels. {_AS_STORED} keeps the "
+        "quantized blocks of a GGUF file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",

@@ -125,7 +125,7 @@ def too_little(selection: Selection, lowering: Lowering, share: float, wide: Map
         f"{recipe.title}; at least {recipe.share:.0%} is required",
         why=f"{_who(selection, wide)} would be stored in {recipe.title} but computed in {recipe.wide} by the "
         f"lowering {lowering}, among them {listed(list(wide), 2)}",
-        fix=f"{instead}; or permit this with --allow-wide {','.join(allow)}, and every report starts with the share"
+        fix=f"{instead}; or permit this with --allow-wide {','.join(allow)}; every report then starts with the share"
         if allow
         else instead,
     )

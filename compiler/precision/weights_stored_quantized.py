@@ -109,8 +109,8 @@ class StoredFp8:
         if losses:
             name, error = max(losses.items(), key=lambda item: item[1])
             notes.append(
-                f"{len(losses)} tensors were rescaled to one scale per row or per tensor, because the checkpoint has "
-                f"more scales; the relative error is at most {error:.2%} ({name})"
+                f"{counted(losses)} {'was' if len(losses) == 1 else 'were'} rescaled to one scale per row or per "
+                f"tensor: the checkpoint's scales are finer; the relative error is at most {error:.2%} ({name})"
             )
         cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.target.checkpoint.companions)
         kind = self.selection.recipe.kv_cache

@@ -145,7 +145,7 @@ def _rtx(precision: str | None, gpu_names: tuple[str, ...], machine: Machine) ->
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="the build needs TensorRT-RTX, but no GPU",
-            fix=f"run `{install_to_build(EXTRA_OF['tensorrt-rtx'])}`; {_on_cpu(precision, gpu_names)}",
+            fix=f"run `{install_to_build(EXTRA_OF['tensorrt-rtx'])}`, or {_on_cpu(precision, gpu_names)}",
         )
     gpus = gpu_names or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
@@ -187,7 +187,7 @@ def _cannot(
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
         "--out DIR` here, with the other options of this build, and then `peagle-compile build --from DIR` on "
         "that host, which needs neither the checkpoints nor torch; or use "
-        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; "
+        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; or "
         + _on_cpu(precision, gpu_names),
     )
 
@@ -209,11 +209,11 @@ def _instead_on_rtx(precision: str | None) -> str:
 
 
 def _on_cpu(precision: str | None, gpu_names: tuple[str, ...]) -> str:
-    """Return the flags that use ONNX Runtime instead."""
-    without = " and no --gpu" if gpu_names else ""
+    """Return the advice to use ONNX Runtime instead."""
+    without = " without --gpu" if gpu_names else ""
     if is_emulated_format(precision):
-        return f"--backend onnxruntime{without} emulates it, to measure its accuracy"
+        return f"use --backend onnxruntime{without}, which emulates {precision}, to measure its accuracy"
     if precision and kernels_of(precision):
-        return f"--backend onnxruntime{without} builds in {precision} for this CPU"
+        return f"use --backend onnxruntime{without} to build in {precision} for this CPU"
     precision_flag = " --precision fp32" if precision else ""
-    return f"--backend onnxruntime{precision_flag}{without} builds in fp32 for this CPU"
+    return f"use --backend onnxruntime{precision_flag}{without} to build in fp32 for this CPU"

@@ -1,4 +1,4 @@
-"""The lowering of routed experts for TensorRT: its own layer, this project's ops, or dense (all experts for all)."""
+"""The lowering of routed experts for TensorRT: its own layer, this project's ops, or dense (all experts per token)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ModelRef:
     )
     draft: str | None = option(
         "--draft",
-        f"Draft head ({' or '.join(head_titles().values())}): a folder, OWNER/NAME, or a short name. Or a draft "
+        f"Draft head ({' or '.join(head_titles().values())}): a folder, OWNER/NAME or a short name; or a draft "
         "method, which uses the head known for the target if it needs one: "
         + ", ".join(f"{name} ({METHODS[name].help})" for name in names_for_builds())
         + ". (default: the head known for the target)",
@@ -113,7 +113,7 @@ class BackendOptions:
             raise UsageError(
                 f"unknown lowering {self.lowering!r}",
                 why=f"the valid values are {', '.join(_LOWERINGS)}",
-                fix="omit --lowering; TensorRT uses its own",
+                fix="use one of these, or omit --lowering; TensorRT has its own lowering",
             )
 
 
@@ -143,7 +143,7 @@ class SizeOptions:
                 fix="omit the option to let the build choose the fastest number, or use the head's trained depth",
             )
         if self.max_seq_len is not None and self.max_seq_len < 1:
-            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="omit the option for the default")
+            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="use 1 or more, or omit the option")
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ class PlanOptions:
         _between("--optimization-level", self.optimization_level, 0, 5, "TensorRT's builder has only these levels")
         if self.workspace_gb is not None and not 0 < self.workspace_gb < float("inf"):
             raise UsageError(
-                f"--workspace-gb {self.workspace_gb} is not a positive size", fix="omit the option for no limit"
+                f"--workspace-gb {self.workspace_gb} is not a positive size",
+                fix="use a positive number, or omit the option for no limit",
             )
 
 
@@ -217,7 +218,7 @@ class CompileRequest:
     source: Path | None = option(
         "--from",
         "Build from an export (`export --for tensorrt --gpu NAME`) instead of a model, on the GPU host or, with "
-        "TensorRT-RTX, on any machine. Needs no checkpoints, torch or transformers.",
+        "TensorRT-RTX, on any machine. Requires no checkpoints, torch or transformers.",
         name="from_export",
     )
     backend: BackendOptions = field(default=BackendOptions())
@@ -265,4 +266,8 @@ def _given(options: PlanOptions | HeadOptions) -> list[str]:
 
 def _between(flag: str, value: int | None, minimum: int, maximum: int, why: str) -> None:
     if value is not None and not minimum <= value <= maximum:
-        raise UsageError(f"{flag} {value} is not between {minimum} and {maximum}", why=why, fix=f"omit {flag}")
+        raise UsageError(
+            f"{flag} {value} is not between {minimum} and {maximum}",
+            why=why,
+            fix=f"use a value in this range, or omit {flag}",
+        )

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
+from ...plugins.problems import counted
 from ..console.option_fields import option
 
 _FLAG = "--acceptance-length"
@@ -40,10 +41,12 @@ class SpeedOptions:
         ordered = dict(sorted(found.items()))
         for (fewer, less), (k, more) in pairwise([(0, 1.0), *ordered.items()]):
             if not less <= more <= less + (k - fewer):
+                given = f" if {counted(fewer, 'draft')} yield {less:g}" if fewer else ""
                 raise _refused(
-                    self, f"a round of {k} drafts can yield only {less:g} to {less + k - fewer:g} tokens if a round "
-                        f"of {fewer} yields {less:g}"
-                )  # fmt: skip
+                    self,
+                    f"{counted(k, 'draft')} cannot yield {more:g} tokens per round: the range is {less:g} to "
+                    f"{less + k - fewer:g}{given}",
+                )
         return ordered
 
     def check(self) -> None:

@@ -144,8 +144,9 @@ class VerbOptions:
         near = nearest(name, known, cutoff=0.5)
         raise UsageError(
             f"{origin}: {self.verb} has no option {key!r}",
-            why=f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}",
-            fix=f"run `peagle-compile {self.verb} --help` for a list; in an options file, write _ instead of -",
+            why="" if near else f"the options are {', '.join(known)}",
+            fix=(f"did you mean {' or '.join(near)}? If not, " if near else "")
+            + f"run `peagle-compile {self.verb} --help` for a list; in an options file, write _ instead of -",
         )
 
 
@@ -238,7 +239,7 @@ QUANTIZE = VerbOptions(
             "and norms are never quantized.",
         ),
         declare_options(
-            "precision", "kv_cache", help="fp8: also store scales for cached keys and values. (default: none)"
+            "precision", "kv_cache", help="With fp8, also store scales for cached keys and values. (default: none)"
         ),
         declare_options(
             "calibration",

@@ -1,4 +1,4 @@
-"""The default of ``--max-seq-len`` on TensorRT: what the model and the memory of the GPU allow, up to a limit."""
+"""The default of ``--max-seq-len`` on TensorRT: the length that model and GPU memory allow, up to a limit."""
 
 from __future__ import annotations
 

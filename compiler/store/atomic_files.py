@@ -85,7 +85,7 @@ def writing(path: Path, needed: int) -> Iterator[None]:
             ) from error
         if error.errno in _NAMES:
             raise UsageError(
-                f"{_named(error, path)} is not a valid file name on this disk",
+                f"{_named(error, path)} is not a valid file name on this file system",
                 why=os.strerror(error.errno),
                 fix="choose a shorter name, without special characters",
             ) from error

@@ -24,7 +24,7 @@ SWITCH = "PEAGLE_CACHE_CHECK"
 _WHY = (
     "builds load machine code and weights from the cache, so anyone who can write to the cache controls what builds run"
 )
-_SWITCH_WHY = "use off if you trust everybody who can write to the cache, else on"
+_SWITCH_WHY = "the valid values are on and off; off trusts everybody who can write to the cache"
 _ROOT = 0
 _GROUP, _OTHERS = 0o070, 0o007
 _WRITE, _SEARCH = 0o022, 0o011

@@ -1,6 +1,6 @@
-"""The layers of a plan as JSON beside it, in the form of TensorRT's engine inspector, which trt-engine-explorer reads.
+"""The layers of a plan, as a JSON file in the format of TensorRT's engine inspector, which trt-engine-explorer reads.
 
-Full TensorRT's inspector writes this form itself (``inspector``); it needs the GPU. Plans of TensorRT-RTX cannot be
+Full TensorRT's inspector writes this format itself (``inspector``); it needs the GPU. Plans of TensorRT-RTX cannot be
 loaded where they are built, so their layers are written from the text inside the plan.
 """
 

@@ -139,9 +139,10 @@ def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
     problems = []
     for value, (dtype, shape) in zip(node.outputs, results, strict=True):
         if value.dtype and value.dtype != dtype:
-            problems.append(f"output {value.name} is declared as {value.dtype}, but the plugin gives {dtype}")
+            problems.append(f"output {value.name} is declared as {value.dtype}, but the plugin produces {dtype}")
         if value.shape is not None and len(value.shape) != len(shape):
             problems.append(
-                f"output {value.name} is declared with rank {len(value.shape)}, but the plugin gives rank {len(shape)}"
+                f"output {value.name} is declared with rank {len(value.shape)}, but the plugin produces rank "
+                f"{len(shape)}"
             )
     return problems

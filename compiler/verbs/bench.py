@@ -159,7 +159,7 @@ def bench(
     The prefix cache is off.
 
     bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
-    adds a report with charts. Ctrl-C prints what was measured so far.
+    adds a report with charts. Ctrl-C stops the measurement and prints the results so far.
 
     Example: peagle-compile bench demo-engine --workload humaneval
     """

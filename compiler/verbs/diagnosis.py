@@ -96,7 +96,7 @@ def diagnose() -> Diagnosis:
     packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
     providers, broken = _onnxruntime()
     missing = [name for module, name in EXTRAS["export"].items() if not is_installed(module)]
-    cannot_build = f"missing {', '.join(missing)}: {install('export')}" if missing else ""
+    cannot_build = f"missing packages: {', '.join(missing)}; run `{install('export')}`" if missing else ""
     root = cache_root()
     cuda = _cuda(machine.gpus)
     link, link_problem = _rtx_link()
@@ -135,14 +135,14 @@ def _tensorrt(
 ) -> Ability:
     """Return the abilities of a TensorRT product. Both run plans on a supported GPU; TensorRT also builds there."""
     supported = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
-    installed = "" if product in machine.products else f"not installed: {install(EXTRA_OF[product])}"
+    installed = "" if product in machine.products else f"not installed; run `{install(EXTRA_OF[product])}`"
     cannot_plan = installed or cannot_compile or link_problem
     if not cannot_plan:
         cannot_plan = _problem(lambda: choose_backend(product, None, [] if supported else _named(product), machine))
     cannot_run = (
         installed
         or link_problem
-        or ("" if packages["cuda-core"] else f"cuda-core is not installed: {install(EXTRA_OF[product])}")
+        or ("" if packages["cuda-core"] else f"cuda-core is not installed; run `{install(EXTRA_OF[product])}`")
     )
     if not cannot_run and not supported:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)

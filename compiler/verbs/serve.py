@@ -91,7 +91,7 @@ def serve(
         typer.Option(
             min=2,
             metavar="N",
-            help="Maximum number of tokens of a request, prompt and answer together. (default, and largest value: the "
+            help="Maximum number of tokens of a request, prompt and answer together. (default and maximum: the "
             "--max-seq-len of the build)",
             show_default=False,
         ),

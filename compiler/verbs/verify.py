@@ -50,7 +50,7 @@ def verify(
         float,
         typer.Option(
             help=(
-                "Above 0: report the number of tokens that lossy acceptance changes, and the gain in acceptance "
+                "If above 0, report the number of tokens that lossy acceptance changes and the gain in acceptance "
                 "length, without a verdict."
             )
         ),

@@ -2,8 +2,8 @@
 
 A tie is a changed token that plain decoding can produce as well. The width of a pass determines the order of its sums,
 which affects the last bits; rounding to 16 bits or to quantized types amplifies the difference. If two logits are very
-close, it decides between two tokens. Plain decoding with the same tokens in passes of other widths then gives either
-token, so nothing was lost.
+close, the difference decides between two tokens. Plain decoding with the same tokens in passes of other widths then
+gives either token, so nothing was lost.
 """
 
 from __future__ import annotations

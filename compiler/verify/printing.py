@@ -63,7 +63,7 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
     bits = f"differ by up to {far:.1e} of the largest" if far else "the same to the bit"
     rows.append(("logits in windows of other widths", bits))
     if lossless.ties:
-        why = "where plain decoding in passes of other widths gives either token"
+        why = "where plain decoding gives either token, depending on the width of the pass"
         rows.append(("ties", f"{lossless.ties} texts diverge at a near-tie, {why}; each is compared up to its tie"))
     rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in lossless.acceptance_length.items()]
     rows += [("note", note) for note in lossless.notes]

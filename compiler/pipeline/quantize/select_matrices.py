@@ -130,9 +130,8 @@ def _partly_quantized(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
     if not mixed:
         return []
     return [
-        f"{listed(mixed)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse these matrices, so "
-        "they cannot read the checkpoint; exclude all of the matrices or none, or use the checkpoint only with "
-        "peagle-compile"
+        f"only some of the matrices in {listed(mixed)} are FP8: TensorRT-LLM and vLLM fuse these matrices and "
+        "cannot read the checkpoint; exclude all of them or none, or use the checkpoint only with peagle-compile"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The measured loss of a quantized LM head: what it says about the type that a build chose for the head."""
+"""Advice on the type of the LM head, from the measured loss of a quantized head."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LmHeadLoss:
             return ""
         changes = (
             f"the logits of the calibration samples by {self.divergence:.2g} nats per token, and the most likely next "
-            f"token after {self.changed:.1%} of the tokens"
+            f"token at {self.changed:.1%} of the positions"
         )
         if recipe.lm_head == self.kind and not self.is_small:
             return (

@@ -249,8 +249,6 @@ def _unknown(path: str, origin: str) -> UsageError:
     near = nearest(path, OPTION_MAP)
     return UsageError(
         f"{origin}: unknown option {path!r}",
-        why=f"did you mean {' or '.join(near)}?"
-        if near
-        else "the name is not a supported option of TensorRT-LLM or vLLM",
-        fix=_PAGE,
+        why="the name is not a supported option of TensorRT-LLM or vLLM",
+        fix=(f"did you mean {' or '.join(near)}? If not, " if near else "") + _PAGE,
     )

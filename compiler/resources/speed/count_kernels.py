@@ -1,13 +1,14 @@
 """The number of kernels of a graph's pass on a GPU, by the fusions that plans of TensorRT-RTX 1.7 show.
 
-An estimate: TensorRT decides when it builds. Nodes over constants are folded and sizes are the host's, views cost
-nothing, and a chain of elementwise nodes is one kernel, or none beside a norm, attention, top-k, softmax or sum, which
-take it in. Concatenations take in elementwise nodes, parts of caches and other concatenations; cache writes take in
-biases.
-Matmuls with the same input are one kernel if their weights are unquantized, or will be quantized alike; one with a
-scale of its own in the graph stays apart. The cache writes that the pass does not read are one kernel; otherwise, the
-two of a layer and its rotary embeddings are one. Fused attention has a second kernel for its output, or for a slice of
-it. A sum of experts is one kernel with that of their shares.
+The number is an estimate, because TensorRT decides when it builds. Nodes over constants are folded, sizes are computed
+on the host, and views cost nothing. A chain of elementwise nodes is one kernel, or part of the kernel of a norm,
+attention, top-k, softmax or sum next to it. Concatenations absorb elementwise nodes, parts of caches and other
+concatenations; cache writes absorb biases.
+
+Matmuls with the same input are one kernel if their weights are unquantized, or will be quantized alike; a matmul with
+its own scale in the graph is separate. The cache writes that the pass does not read are one kernel; otherwise, the two
+writes of a layer and its rotary embeddings are one. Fused attention has a second kernel for its output, or for a slice
+of it. The sum of experts shares a kernel with the sum of their shares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The speed estimate of a build or an export before it is made: the model, its head, the device, the lengths."""
+"""The speed estimate of a build or an export in advance, from model, head, device and acceptance lengths."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from ..workload import Workload
 
 NO_LENGTHS = (
-    "tokens per second need the head's acceptance length, such as --acceptance-length 4:3.2,8:4.1; none is published"
+    "an estimate of tokens per second requires the head's acceptance length, such as --acceptance-length 4:3.2,8:4.1; "
+    "none is published"
 )
 INTERPOLATED = "other K at a constant rate of acceptance"
-_UNMEASURED = "times need the speed of this machine, which a build measures"
-_NO_GPU = "times need a GPU of a known speed, such as --gpu b200"
+_UNMEASURED = "an estimate of times requires the speed of this machine, which only a build measures"
+_NO_GPU = "an estimate of times requires a GPU of known speed, such as --gpu b200"
 _NOT_ESTIMATED = "times are estimated for GPUs, and for this project's kernels on CPUs"
 
 

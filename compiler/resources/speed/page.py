@@ -21,7 +21,7 @@ def speed_notes(estimate: SpeedEstimate) -> list[tuple[str, str]]:
     """Return rows on the device, the fastest number of drafts, and the sources of figures."""
     was_run = any(each.measured_ms for each in estimate.rounds)
     device = (
-        "for no device" if estimate.device is None else f"for {estimate.device}{'' if was_run else ', not measured'}"
+        "without a device" if estimate.device is None else f"for {estimate.device}{'' if was_run else ', not measured'}"
     )
     requests = "one request" if estimate.rows == 1 else f"{estimate.rows} requests"
     rows = [("  estimated", f"{device}: {requests} after {estimate.context:,} tokens")]

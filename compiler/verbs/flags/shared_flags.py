@@ -102,8 +102,8 @@ MinP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Random seed; one seed gives the same text with and without drafts, except at near-ties on TensorRT. "
-        "(default: random)",
+        help="Random seed. The same seed gives the same text with and without drafts, except at near-ties on "
+        "TensorRT. (default: random)",
         show_default=False,
         rich_help_panel=SAMPLING,
     ),
@@ -115,7 +115,7 @@ Stop = Annotated[
 AcceptanceTolerance = Annotated[
     float,
     typer.Option(
-        help="Above 0, decoding is lossy: a draft is also accepted if its probability is at least (1 - tolerance) "
+        help="If above 0, decoding is lossy: a draft is also accepted if its probability is at least (1 - tolerance) "
         "times that of the most likely token.",
         rich_help_panel=DRAFT,
     ),

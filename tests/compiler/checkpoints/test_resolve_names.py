@@ -220,7 +220,7 @@ def test_unknown_name_lists_known_names(name: str, hint: str) -> None:
     for call in (lambda: resolve(name, "demo"), lambda: resolve("demo", name), lambda: target_config(name)):
         with pytest.raises(UsageError) as caught:
             call()
-        assert hint in caught.value.why
+        assert hint in str(caught.value)
         assert "known names are: demo, smollm2-135m, qwen3-coder-30b" in caught.value.why
         assert "path of a checkpoint folder" in caught.value.fix
         assert caught.value.exit_code == 2

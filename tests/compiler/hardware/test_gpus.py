@@ -16,11 +16,11 @@ def test_a_gpu_is_found_however_it_is_spelt() -> None:
 def test_unknown_gpu_is_rejected_with_suggestions() -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu("rtx-509")
-    assert "did you mean rtx-5090" in caught.value.why
+    assert "did you mean rtx-5090 or " in caught.value.fix
     assert "compare the memory figures" in caught.value.fix
     with pytest.raises(UsageError) as caught:
         find_gpu("abacus")
-    assert "did you mean" not in caught.value.why
+    assert "did you mean" not in caught.value.fix
     assert all(name in caught.value.why for name in GPUS)
 
 
@@ -52,7 +52,7 @@ def test_gpu_names_are_unique_and_sorted() -> None:
 def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         sm_number("b20")
-    assert caught.value.why == "did you mean b200 or gb200 or h200?"
+    assert caught.value.fix.startswith("did you mean b200 or gb200 or h200? If not, use")
     assert "architecture" in caught.value.fix
 
 

@@ -29,9 +29,9 @@ def test_lengths_by_number_of_drafts_and_for_the_trained_depth() -> None:
         ("99:2", "'99' is not a number of drafts"),
         ("4:3.2,4:3.3", "4 drafts have two acceptance lengths"),
         ("3.2,4:3.3", "'3.2' does not state its number of drafts"),
-        ("4:5.1", "a round of 4 drafts can yield only 1 to 5 tokens if a round of 0 yields 1"),
-        ("4:0.5", "a round of 4 drafts can yield only 1 to 5 tokens"),
-        ("4:3.2,8:3.1", "a round of 8 drafts can yield only 3.2 to 7.2 tokens if a round of 4 yields 3.2"),
+        ("4:5.1", "4 drafts cannot yield 5.1 tokens per round: the range is 1 to 5"),
+        ("4:0.5", "4 drafts cannot yield 0.5 tokens per round: the range is 1 to 5"),
+        ("4:3.2,8:3.1", "8 drafts cannot yield 3.1 tokens per round: the range is 3.2 to 7.2 if 4 drafts yield 3.2"),
     ],
 )
 def test_an_impossible_length_is_rejected_with_the_reason(given: str, why: str) -> None:

@@ -71,7 +71,7 @@ def _no_output(name: str) -> Spoil:
         (_dims("uniform", ["B", "E"], F16), "uniform must be float32, not float16"),
         (
             _dims("tokens", ["B", "E"], TensorProto.INT64),
-            "output tokens is declared as int64, but the plugin gives int32",
+            "output tokens is declared as int64, but the plugin produces int32",
         ),
         (_dims("tokens", ["B"], TensorProto.INT32), "declared with rank 1"),
         (_empty_input("accept", 5), "inputs 5 are missing"),

@@ -114,14 +114,14 @@ def test_exit_code_is_nonzero_when_nothing_runs(cli: Run, monkeypatch: pytest.Mo
 
 def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert f"no: missing torch: {install('export')}" in cli("doctor").out
+    assert f"no: missing packages: torch; run `{install('export')}`" in cli("doctor").out
 
 
 def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build tensorrt-rtx")]
-    assert "only from an export made elsewhere, with `build --from`; not from checkpoints: missing torch" in line
+    assert "only from an export made elsewhere, with `build --from`; not from checkpoints: missing packages: " in line
     assert not {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
     monkeypatch.setattr(diagnosis, "look", lambda: Machine())
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports

@@ -22,7 +22,7 @@ def note(
 def test_a_head_that_would_lose_little_is_advised() -> None:
     assert note(SMALL, "fp8") == (
         "--lm-head-precision fp8 would make every round read fewer bytes, and would change only the logits of "
-        "the calibration samples by 0.005 nats per token, and the most likely next token after 2.0% of the tokens"
+        "the calibration samples by 0.005 nats per token, and the most likely next token at 2.0% of the positions"
     )
 
 

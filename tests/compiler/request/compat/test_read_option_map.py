@@ -189,7 +189,7 @@ def test_unsupported_option_is_rejected_by_name(content: dict[Any, Any], says: s
 def test_a_wrong_name_in_a_group_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         map_options(BUILD, {"kv_cache_config": {"dtyp": "fp8"}}, "a file")
-    assert "kv_cache_config.dtype" in caught.value.why
+    assert "kv_cache_config.dtype" in caught.value.fix
 
 
 @pytest.mark.parametrize("form", [QUANTIZE, EXPORT])
