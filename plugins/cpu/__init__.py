@@ -15,4 +15,4 @@ def is_off() -> bool:
     Raises ``EnvironmentProblem`` for any value other than ``on`` and ``off``, so that a typo never leaves machine code
     on.
     """
-    return switches.is_off(SWITCH, "valid values are on and off; off disables the compiled kernels of engines")
+    return switches.is_off(SWITCH, "the valid values are on and off; off disables the compiled kernels of engines")

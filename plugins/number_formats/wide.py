@@ -1,4 +1,4 @@
-"""The unquantized formats, in which a whole model can be: FP32, FP16 and BF16."""
+"""The unquantized formats that a whole model can have: FP32, FP16 and BF16."""
 
 from __future__ import annotations
 

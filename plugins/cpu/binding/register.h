@@ -24,7 +24,7 @@ class LoadedNode {
     const OrtNode node(info);
     const std::int64_t num_inputs = op.is_variadic ? node.integer("inputs", 0) : std::int64_t(op.inputs.size());
     if (num_inputs < 0 || num_inputs > kMaxOperands)
-      refuse("a node has %lld inputs", static_cast<long long>(num_inputs));
+      refuse("a node has %lld inputs, which is not supported", static_cast<long long>(num_inputs));
     constants_.resize(std::size_t(num_inputs));
     for (std::size_t i = 0; i < constants_.size(); i++) constants_[i] = node.constant_or_none(i);
     kernel_ = op.make(node);
@@ -36,7 +36,7 @@ class LoadedNode {
       if (inputs[i].is_there()) continue;
       inputs[i] = call.input(i);
       if (!inputs[i].is_there() && (op_.is_variadic || !op_.inputs[i].is_optional)) {
-        refuse("a required input is absent");
+        refuse("a required input is missing");
       }
     }
     std::vector<Shape> shapes(op_.is_variadic ? call.outputs() : op_.outputs.size());

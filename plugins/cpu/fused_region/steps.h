@@ -242,9 +242,9 @@ class Norm : public Step {
   explicit Norm(const Node& node) : epsilon_(node.number("epsilon", 1e-5f)) { select_path<NormBody>(&function_); }
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape& x = inputs[0].shape;
-    if (x.rank < 1 || inputs[kWeight].shape.count() != x.last()) refuse("a norm over %lld elements has %lld weights",
+    if (x.rank < 1 || inputs[kWeight].shape.count() != x.last()) refuse("a norm over %lld elements cannot have %lld weights",
         static_cast<long long>(x.last()), static_cast<long long>(inputs[kWeight].shape.count()));
-    if (kAddsResidual && inputs[1].shape != x) refuse("a norm adds two different shapes");
+    if (kAddsResidual && inputs[1].shape != x) refuse("a norm cannot add tensors of different shapes");
     outputs[0] = x;
     if (kAddsResidual) outputs[kSum] = x;
   }
@@ -313,7 +313,7 @@ class RotaryEmbedding : public Step {
       const std::int64_t *positions = inputs[3].data<const std::int64_t>(), rows = inputs[1].shape.sizes[0];
       for (std::int64_t i = 0; i < inputs[3].shape.count(); i++) {
         if (positions[i] >= 0 && positions[i] < rows) continue;
-        refuse("position %lld is not one of %lld", static_cast<long long>(positions[i]), static_cast<long long>(rows));
+        refuse("position %lld is out of range: the rotary table has %lld positions", static_cast<long long>(positions[i]), static_cast<long long>(rows));
       }
     }
     void token(std::int64_t at) override {
@@ -406,7 +406,7 @@ class Gather : public Kernel {
       for (std::int64_t i = 0; i < at.shape.count(); i++) {
         const std::int64_t row = at.data<const std::int64_t>()[i];
         if (row >= -rows && row < rows) continue;
-        refuse("row %lld is not one of %lld", static_cast<long long>(row), static_cast<long long>(rows));
+        refuse("row %lld is out of range: the matrix has %lld rows", static_cast<long long>(row), static_cast<long long>(rows));
       }
     }
     int phases() const override { return 1; }

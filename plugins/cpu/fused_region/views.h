@@ -79,13 +79,13 @@ inline Shape shape_of_reshape(const Shape& old, const std::int64_t* sizes, int r
       inferred = i;
       size = 1;
     }
-    if (size < 0) refuse("a Reshape has size %lld", static_cast<long long>(size));
+    if (size < 0) refuse("a Reshape has the invalid size %lld", static_cast<long long>(size));
     result.sizes[i] = size;
     known *= size;
   }
   if (inferred >= 0) result.sizes[inferred] = known == 0 ? 0 : old.count() / known;
   if (result.count() != old.count()) {
-    refuse("a Reshape of %lld elements to %lld elements", static_cast<long long>(old.count()),
+    refuse("a Reshape cannot turn %lld elements into %lld elements", static_cast<long long>(old.count()),
            static_cast<long long>(result.count()));
   }
   return result;

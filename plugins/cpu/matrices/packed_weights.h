@@ -37,14 +37,14 @@ struct PackedWeights {
     const int blocks_per_entry = form.blocks_per_entry();
     if (rows < 1 || blocks < 1 || tiles != (rows + kTile - 1) / kTile || c.sizes[2] != form.code_bytes() ||
         (blocks_per_entry > 0 && blocks % blocks_per_entry != 0)) {
-      refuse("codes [%lld, %lld, %lld] are not %lld rows of %s", static_cast<long long>(tiles),
+      refuse("codes [%lld, %lld, %lld] do not match %lld rows of %s", static_cast<long long>(tiles),
              static_cast<long long>(blocks), static_cast<long long>(c.sizes[2]), static_cast<long long>(rows),
              form.name);
     }
     const std::int64_t entries = blocks_per_entry > 0 ? blocks / blocks_per_entry : 1;
     if (s.sizes[0] != tiles || s.sizes[1] != entries || s.sizes[2] != form.scale_numbers() ||
         scale_tensor.type != form.scale_type()) {
-      refuse("scales [%lld, %lld, %lld] of type %d are not those of %s codes [%lld, %lld, ..]",
+      refuse("scales [%lld, %lld, %lld] of type %d do not match %s codes [%lld, %lld, ..]",
              static_cast<long long>(s.sizes[0]), static_cast<long long>(s.sizes[1]),
              static_cast<long long>(s.sizes[2]), scale_tensor.type, form.name, static_cast<long long>(tiles),
              static_cast<long long>(blocks));

@@ -16,12 +16,12 @@ struct WideMatrix {
       : rows(num_rows), columns(0), tiles(0), numbers(tensor.data<const float>()) {
     const Shape& s = tensor.shape;
     if (s.rank != 3 || tensor.type != ort::kFloat32) {
-      refuse("matrix must be float32 of 3 dimensions, not type %d of %d", tensor.type, s.rank);
+      refuse("matrix must be float32 with 3 dimensions, not type %d with %d", tensor.type, s.rank);
     }
     tiles = s.sizes[0];
     columns = s.sizes[1];
     if (rows < 1 || columns < 1 || tiles != (rows + kTile - 1) / kTile || s.sizes[2] != kTile) {
-      refuse("matrix [%lld, %lld, %lld] is not %lld rows in tiles of %d", static_cast<long long>(tiles),
+      refuse("matrix [%lld, %lld, %lld] does not have %lld rows in tiles of %d", static_cast<long long>(tiles),
              static_cast<long long>(columns), static_cast<long long>(s.sizes[2]), static_cast<long long>(rows), kTile);
     }
   }

@@ -33,8 +33,8 @@ class CachedAttention : public Kernel {
     }
     const std::int64_t batch = q.sizes[0], heads = q.sizes[1], columns = q.sizes[2], size = q.sizes[3];
     const std::int64_t key_heads = cache.sizes[1], length = cache.sizes[2];
-    if ((inputs[kKeyCache].type == ort::kInt8) != (attributes_.scaled != 0)) refuse("caches must have scales if they are int8, and only then");
-    if (attributes_.saturates != 0 && inputs[kKeyCache].type != ort::kFloat16) refuse("only caches of float16 saturate");
+    if ((inputs[kKeyCache].type == ort::kInt8) != (attributes_.scaled != 0)) refuse("int8 caches require the attribute scaled, and other caches must not have it");
+    if (attributes_.saturates != 0 && inputs[kKeyCache].type != ort::kFloat16) refuse("the attribute saturates requires float16 caches");
     const std::int64_t kept = size + (inputs[kKeyCache].type == ort::kInt8 ? kScaleBytes : 0);
     const Shape fresh = Shape().with(batch).with(key_heads).with(columns).with(size);
     if (inputs[kK].shape != fresh || inputs[kV].shape != fresh || cache != Shape().with(batch).with(key_heads).with(length).with(kept) ||

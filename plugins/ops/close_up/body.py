@@ -1,6 +1,6 @@
 """``CloseUp`` in standard opset-24 ops: every position gathers the entry that comes to it.
 
-Paths rise, so moving all entries at once is moving one after the other.
+Paths are ascending, so moving all entries at once has the same result as moving them one after the other.
 """
 
 from __future__ import annotations

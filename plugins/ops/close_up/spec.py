@@ -1,4 +1,4 @@
-"""``CloseUp``: move the entries of an accepted path to where those of a chain would be."""
+"""``CloseUp``: move the entries of an accepted path to the positions that they would have in a chain."""
 
 from __future__ import annotations
 

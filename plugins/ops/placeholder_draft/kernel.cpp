@@ -16,7 +16,7 @@ class PlaceholderDraft : public Kernel {
     }
     const std::int64_t rows = ids.sizes[0], k = tokens.sizes[1] - 1;
     if (ids.sizes[1] < 1 || tokens.sizes[0] != rows) {
-      refuse("input_ids is [%lld, %lld] and tokens has %lld rows", static_cast<long long>(rows),
+      refuse("input_ids has shape [%lld, %lld], but tokens has %lld rows", static_cast<long long>(rows),
              static_cast<long long>(ids.sizes[1]), static_cast<long long>(tokens.sizes[0]));
     }
     for (int at : {kStart, kWindowLen, kDraftLen, kNumTokens}) {

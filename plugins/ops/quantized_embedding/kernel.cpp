@@ -33,7 +33,7 @@ class QuantizedEmbedding : public Kernel {
     void steer() override {
       for (std::int64_t i = 0; i < count_; i++) {
         if (ids_[i] >= 0 && ids_[i] < kernel_.weights_.rows) continue;
-        refuse("id %lld is not one of %lld rows", static_cast<long long>(ids_[i]),
+        refuse("id %lld is out of range: the matrix has %lld rows", static_cast<long long>(ids_[i]),
                static_cast<long long>(kernel_.weights_.rows));
       }
     }

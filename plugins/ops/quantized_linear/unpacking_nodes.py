@@ -1,4 +1,4 @@
-"""A packed matrix made float32 again in standard opset-24 ops. Cast targets: 1 float32, 6 int32."""
+"""Conversion of a packed matrix to float32 in standard opset-24 ops. Cast targets: 1 float32, 6 int32."""
 
 from __future__ import annotations
 

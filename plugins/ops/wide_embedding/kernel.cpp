@@ -25,7 +25,7 @@ class WideEmbedding : public Kernel {
     void steer() override {
       for (std::int64_t i = 0; i < count_; i++) {
         if (ids_[i] >= 0 && ids_[i] < matrix_.rows) continue;
-        refuse("id %lld is not one of %lld rows", static_cast<long long>(ids_[i]),
+        refuse("id %lld is out of range: the matrix has %lld rows", static_cast<long long>(ids_[i]),
                static_cast<long long>(matrix_.rows));
       }
     }

@@ -48,7 +48,7 @@ struct Driver {  // functions return 0 on success
       void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
       if (library == nullptr) {
         const char* error_text = dlerror();
-        found.problem = error_text ? error_text : "there is no libcuda.so.1";
+        found.problem = error_text ? error_text : "cannot load libcuda.so.1";
         return found;
       }
       const auto find = [&](auto& function, const char* name) {
@@ -94,7 +94,7 @@ class Launcher {
       if (each.sm / 10 == major && each.sm <= sm && (best == nullptr || best->sm < each.sm)) best = &each;
     }
     if (best == nullptr) {
-      return "this library has no kernel for sm_" + std::to_string(sm) + ", it has " + there;
+      return "this library has no kernel for sm_" + std::to_string(sm) + ", only for " + there;
     }
     cluster_ = sm >= kFirstWithClusters ? op.cluster : 1;
     void* library = nullptr;

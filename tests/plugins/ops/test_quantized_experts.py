@@ -128,7 +128,7 @@ def test_body_matches_the_reference_except_last_digits(run_body: Any, case: Any)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "another format": ({"gate_up_format": "q4_0"}, "scales .* are not those of q4_0"),
+    "another format": ({"gate_up_format": "q4_0"}, "scales .* do not match q4_0"),
     "an unknown format": ({"down_format": "q9"}, "format is 'q9'"),
     "more rows": ({"hidden": 60}, "3 tiles per expert do not match 60 rows"),
     "another inner size": ({"inner": 128}, "32 tiles per expert do not match 256 rows"),

@@ -280,15 +280,15 @@ def test_kernel_runs_instead_of_the_body_when_available(cpu_library: Path, body_
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no format": ({"format": ""}, "format is ''"),
     "an unknown format": ({"format": "q2_k"}, f"format is 'q2_k', but must be one of {', '.join(FORMATS)}"),
-    "codes of another format": ({"format": "q4_0"}, "are not 20 rows of q4_0"),
-    "fewer rows than a tile": ({"rows": 16}, "are not 16 rows"),
-    "more rows than tiles": ({"rows": 33}, "are not 33 rows"),
-    "no rows": ({"rows": 0}, "are not 0 rows"),
-    "rows left out": ({"rows": None}, "are not -1 rows"),
-    "scales of another type": ({"scales": np.float32}, "of type 1 are not those of q8_0"),
-    "scales of another matrix": ({"blocks": 1}, "are not those of q8_0"),
-    "a part of a superblock": ({"of": "q4_k", "format": "q4_k", "less": 1}, "are not 20 rows of q4_k"),
-    "scales of other superblocks": ({"of": "q6_k", "format": "q6_k", "less": 8}, "are not those of q6_k"),
+    "codes of another format": ({"format": "q4_0"}, "do not match 20 rows of q4_0"),
+    "fewer rows than a tile": ({"rows": 16}, "do not match 16 rows"),
+    "more rows than tiles": ({"rows": 33}, "do not match 33 rows"),
+    "no rows": ({"rows": 0}, "do not match 0 rows"),
+    "rows left out": ({"rows": None}, "do not match -1 rows"),
+    "scales of another type": ({"scales": np.float32}, "of type 1 do not match q8_0"),
+    "scales of another matrix": ({"blocks": 1}, "do not match q8_0"),
+    "a part of a superblock": ({"of": "q4_k", "format": "q4_k", "less": 1}, "do not match 20 rows of q4_k"),
+    "scales of other superblocks": ({"of": "q6_k", "format": "q6_k", "less": 8}, "do not match q6_k"),
 }
 
 

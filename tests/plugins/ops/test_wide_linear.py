@@ -124,13 +124,13 @@ def test_unpacking_restores_the_matrix(rows: int, columns: int) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "fewer rows than a tile": ({"rows": 16}, "is not 16 rows in tiles of 16"),
-    "more rows than tiles": ({"rows": 33}, "is not 33 rows"),
-    "no rows": ({"rows": 0}, "is not 0 rows"),
-    "rows left out": ({"rows": None}, "is not -1 rows"),
-    "tiles of another size": ({"shape": (4, 9, 8)}, "matrix .4, 9, 8. is not 20 rows"),
-    "a matrix as it is stored elsewhere": ({"shape": (32, 9)}, "must be float32 of 3 dimensions"),
-    "no columns": ({"shape": (2, 0, 16)}, "is not 20 rows"),
+    "fewer rows than a tile": ({"rows": 16}, "does not have 16 rows in tiles of 16"),
+    "more rows than tiles": ({"rows": 33}, "does not have 33 rows"),
+    "no rows": ({"rows": 0}, "does not have 0 rows"),
+    "rows left out": ({"rows": None}, "does not have -1 rows"),
+    "tiles of another size": ({"shape": (4, 9, 8)}, "matrix .4, 9, 8. does not have 20 rows"),
+    "a matrix as it is stored elsewhere": ({"shape": (32, 9)}, "must be float32 with 3 dimensions"),
+    "no columns": ({"shape": (2, 0, 16)}, "does not have 20 rows"),
 }
 
 

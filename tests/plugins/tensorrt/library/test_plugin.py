@@ -321,8 +321,8 @@ def test_empty_launch_is_skipped(program: Path) -> None:
         ({"KERNEL_PARAMS": "8,8,8,8,4,8,4,8"}, "numbers_at: parameter 5 of the kernel differs from the spec"),
         ({"KERNEL_PARAMS": "8,8,8,8,4,4,4,8,8"}, "numbers_at: parameter 8 of the kernel differs from the spec"),
         ({"KERNEL_CLUSTER": "4"}, "the kernel was compiled for clusters of 4 blocks, not 1"),
-        ({"COMPUTE_CAPABILITY": "75"}, "this library has no kernel for sm_75, it has sm_89, sm_100, sm_120"),
-        ({"COMPUTE_CAPABILITY": "86"}, "this library has no kernel for sm_86, it has sm_89, sm_100, sm_120"),
+        ({"COMPUTE_CAPABILITY": "75"}, "this library has no kernel for sm_75, only for sm_89, sm_100, sm_120"),
+        ({"COMPUTE_CAPABILITY": "86"}, "this library has no kernel for sm_86, only for sm_89, sm_100, sm_120"),
     ],
 )
 def test_launch_failure_is_reported_at_launch(program: Path, environment: Mapping[str, str], complaint: str) -> None:
