@@ -120,7 +120,7 @@ class LoadedDrafters:
             raise UsageError(
                 f"the drafter {name} cannot be unloaded",
                 why="the engine was loaded with this drafter",
-                fix=f"send requests with draft {PLAIN.name}, or load the engine with another drafter as draft",
+                fix=f"send requests with draft {PLAIN.name}, or load the engine with another drafter (draft=...)",
             )
         if name not in self.names:
             there = ", ".join(self.names) or "none"
@@ -130,9 +130,9 @@ class LoadedDrafters:
         return drafter
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's.
+        """Return the default K of calls with this ``draft``, given the caller's default ``k``; None is the engine's.
 
-        K is limited to the room of the chosen drafter, and does not apply to plain decoding.
+        The default is at most the maximum of the drafter that ``draft`` names, and None for plain decoding.
         """
         if draft == PLAIN.name:
             return None

@@ -192,9 +192,9 @@ class Engine:
         return engine
 
     def close(self, *, drain: bool = False) -> None:
-        """Cancel all requests with ``finish_reason`` "abort", or finish them first (``drain``).
+        """Cancel all requests with ``finish_reason`` "abort"; with ``drain``, finish them instead.
 
-        Accepts no more requests, and returns when all have ended. A second call does nothing.
+        The engine accepts no more requests. The call returns when all have ended; a second call does nothing.
         """
         self._loop.close(drain=flag("drain", drain))
 
@@ -263,9 +263,9 @@ class Engine:
             return_freed_memory()
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's.
+        """Return the default K of calls with this ``draft``, given the caller's default ``k``; None is the engine's.
 
-        K is limited to the room of the drafter that ``draft`` names.
+        The default is at most the maximum of the drafter that ``draft`` names, and None for plain decoding.
         """
         return self._factory.drafters.usual_drafts(draft, k)
 
@@ -341,9 +341,9 @@ class Engine:
     ) -> StructuredOutputsParams | None:
         """Return structured output parameters for an answer that may call ``tools`` after any text, or instead of it.
 
-        They are for models whose template has no format of calls: once an answer begins a call, the rest of the answer
-        consists of calls that match the schemas, or that have any arguments if the schemas cannot be enforced. None for
-        other models, and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
+        They are for models whose template has no format of calls. Once an answer begins a call, the rest of the answer
+        consists of calls that match the schemas, or that have any arguments if the schemas cannot be enforced. Returns
+        None for other models, and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
         """
         return self._factory.optional_calls(
             tools, max_calls, disable_additional_properties=disable_additional_properties
@@ -435,7 +435,7 @@ class Engine:
         priority: int = 0,
         **drafts: Unpack[DraftOptions],
     ) -> AsyncSubmission:
-        """Return ``submit`` for ``async for`` and ``await``, which raise its errors."""
+        """Submit a prompt from asyncio; ``async for`` and ``await`` on the result raise the errors of ``submit``."""
         return AsyncSubmission(lambda: self.submit(prompt, params, timeout=timeout, priority=priority, **drafts))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **drafts: Unpack[DraftOptions]) -> Stream:
@@ -496,7 +496,7 @@ class Engine:
         priority: int = 0,
         **options: Unpack[ChatOptions],
     ) -> AsyncSubmission:
-        """Return ``submit_chat`` for ``async for`` and ``await``, which raise its errors."""
+        """Submit a conversation from asyncio; ``async for`` and ``await`` raise the errors of ``submit_chat``."""
         return AsyncSubmission(
             lambda: self.submit_chat(messages, params, timeout=timeout, priority=priority, **options)
         )
@@ -532,10 +532,10 @@ class Engine:
         """Return the tokens and the costs of rounds of ``rows`` texts, by K. Nothing else should run meanwhile.
 
         ``counts`` are the K to measure, by default 0, powers of two and the maximum. They take turns within each
-        answer. Measuring ends when every prompt was answered and every K ran often. After ``seconds``, a few rounds of
-        every K suffice, and after three times as many a single turn. Empty if the answers are too short for that, and
-        for an engine whose method does not draft with a head: other drafts cost almost nothing, and do not exist for
-        every column.
+        answer. The measurement ends when every prompt was answered and every K ran often. After ``seconds``, a few
+        rounds of every K suffice; after three times as long, a single one. The result is empty if the answers are too
+        short for that, and if the engine's method does not draft with a head: other drafts cost almost nothing, and do
+        not exist for every column.
 
         Raises ``UsageError`` for more rows than run at once, and the errors of ``generate``.
         """

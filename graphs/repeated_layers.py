@@ -1,6 +1,6 @@
-"""Graphs of targets from a trace of few layers: like layers have like nodes, and tracing takes time for each node.
+"""Graphs of targets from a trace of few layers, because layers of a kind have the same nodes and tracing is slow.
 
-Of every kind, two layers are traced, and the last layer of all, which some modelling code treats differently. The first
+Two layers of every kind are traced, and the last layer of all, which some modeling code treats differently. The first
 layer of a kind contains the nodes that all layers share, so the second one is the pattern of the others.
 """
 

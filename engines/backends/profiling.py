@@ -1,6 +1,6 @@
-"""Where the time of rounds goes: phases and passes with the times of their layers, and NVTX ranges around them.
+"""Profiling of rounds: the times of phases, passes and layers, and NVTX ranges around them.
 
-Ranges appear in Nsight Systems if the package ``nvtx`` is installed. A ``Profiler`` collects times if asked.
+Ranges appear in Nsight Systems if the package ``nvtx`` is installed. A ``Profiler`` collects times on request.
 """
 
 from __future__ import annotations

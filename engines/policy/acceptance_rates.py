@@ -1,4 +1,4 @@
-"""Acceptance rates of drafts by number, for one text and for all texts.
+"""Acceptance rates of drafts by position, for one text and for all texts.
 
 Both forget old rounds, because a text changes from prose to code, and users change the subject.
 """

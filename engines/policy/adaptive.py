@@ -3,8 +3,8 @@
     value(K) = sum over texts of (1 + q_1 + ... + q_K) / seconds of a round of K
 
 q_j is the acceptance rate of the j-th draft, in a chain or a tree: of this text if known, else of all texts. The K with
-the highest value is chosen, including 0, if it is better than the current one by a margin. With drafts, a drafter also
-reads every prompt, which is no part of a round: values of K > 0 are reduced by a small share for it.
+the highest value is chosen, including 0, if it is better than the current one by a margin. With drafts, the drafter
+also reads every prompt, outside of the rounds; values of K > 0 are therefore reduced by a small share.
 
 The value of an untested K is unknown, so a few rounds are sometimes a probe: with a few drafts if nothing is drafted,
 otherwise with a neighbouring K or none. Probes have a budget. A small share of every round is saved; a probe runs when

@@ -185,7 +185,7 @@ class Delta:
 
     The last one has a ``finish_reason``. ``text`` may be empty: a token can be part of a character, special, or held
     back because of a stop string. ``drafted`` is True for each of the ``token_ids`` that is an accepted draft.
-    ``runs`` is the same text, split where that changes: ``(text, is drafted)``; a character of several tokens belongs
+    ``runs`` is the same text, split where this changes: ``(text, is drafted)``; a character of several tokens belongs
     to the last of them. ``logprobs`` of the ``token_ids`` are present if requested; those of the prompt come with the
     first piece.
     """

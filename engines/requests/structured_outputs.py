@@ -25,13 +25,13 @@ class StructuredOutputsParams:
 
     ``json`` is a JSON schema, given as text, a dict or a bool, and stored as text; ``json_object`` is any JSON object.
     ``regex`` is a regular expression for the whole text, in the syntax of Rust's ``regex`` crate. ``choice`` lists the
-    possible texts. ``grammar`` is in Lark's or llama.cpp's format. Between the parts of JSON, whitespace is a space, or
-    a newline with indentation; none with ``disable_any_whitespace``; or any match of ``whitespace_pattern``.
+    possible texts. ``grammar`` is in Lark's or llama.cpp's format. The parts of JSON can be separated by a space, or by
+    a newline with indentation; ``disable_any_whitespace`` allows neither, and ``whitespace_pattern`` replaces both.
 
     An object of the schema allows only the keys that it declares, unless it sets ``additionalProperties``. If
     ``disable_additional_properties`` is False, objects that do not set it allow other keys, as in the standard.
 
-    Raises ``UsageError`` with the problem.
+    Raises ``UsageError`` if a field is invalid.
     """
 
     json: str | Mapping[str, Any] | bool | None = None

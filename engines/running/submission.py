@@ -142,10 +142,10 @@ class Submission:
         return delta
 
     def take_or_call(self, waker: Waker) -> tuple[bool, Delta | None]:
-        """Return True and the next piece, None after the last; False and None if there is none yet.
+        """Return True and the next piece (None after the last one), or False and None if no piece is available yet.
 
-        In that case ``waker`` is called once, from another thread, when there is one; it must return quickly. Raises
-        ``EngineFailed``.
+        In the second case, ``waker`` is called once, from another thread, as soon as a piece is available; it must
+        return quickly. Raises ``EngineFailed``.
         """
         require_process(self._pid)
         return self._delivery.take(waker)

@@ -38,7 +38,7 @@ def check_api_key(key: str) -> str:
     if not (key.isascii() and key.isprintable()) or key != key.strip():
         raise UsageError(
             "--api-key is not usable",
-            why="headers carry printable ASCII characters, without spaces at either end",
+            why="an HTTP header can contain only printable ASCII characters, with no space at either end",
             fix="use letters and digits, such as the output of `openssl rand -hex 32`",
         )
     return key

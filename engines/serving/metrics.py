@@ -46,7 +46,7 @@ class ServerMetrics:
         self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.", "lossy")
         self.drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens.", "lossy")
         self.accepted = counter("spec_decode_num_accepted_tokens", "Accepted draft tokens.", "lossy")
-        self.requests = counter("api_requests", "Requests, refused ones included, by API.", "api", owner="peagle")
+        self.requests = counter("api_requests", "Requests by API, including refused ones.", "api", owner="peagle")
         for face in faces:
             self.requests.labels(model, face)
         self.by_method = {
@@ -210,7 +210,7 @@ class _Load(Collector):
             ("vllm:num_requests_running", "Running requests.", load.running),
             ("vllm:num_requests_waiting", "Waiting requests.", load.waiting),
             ("peagle:num_slots", "Maximum number of concurrent requests.", load.slots),
-            ("vllm:kv_cache_usage_perc", "KV cache usage, 1 is full.", load.cache_share),
+            ("vllm:kv_cache_usage_perc", "KV cache usage; 1 means full.", load.cache_share),
             ("peagle:kv_cache_tokens", "Tokens in the KV caches.", load.cached_tokens),
             ("peagle:drafter_misfit", "Number of drafters that do not match the target.", len(load.warnings)),
         )

@@ -18,8 +18,8 @@ from .inert_fields import InertFields
 
 _REFERENCE = "#/components/schemas/{name}"
 _BEARER = "bearer"
-_CONTENT = {"200": {"description": "The answer; a stream has events in place of JSON."}}
-_ERROR = {"default": {"description": "An error, which names the field if there is one."}}
+_CONTENT = {"200": {"description": "The answer as JSON, or as server-sent events if a stream was requested."}}
+_ERROR = {"default": {"description": "An error; the message names the invalid field, if any."}}
 
 
 def described(routes: Sequence[BaseRoute], version: str, root_path: str, *, needs_key: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The HTTP server: it listens, answers requests, and on shutdown finishes those that run."""
+"""The HTTP server: it listens, answers requests, and finishes running requests on shutdown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tool calls of models whose chat template has no format for them: tools, calls and results as text of messages.
 
 A system message describes the tools by their JSON schemas and says how to call them. Calls have the format of Hermes
-and Qwen models (``tool_calls.py``), and results stand in a message of the user, between tags of their own.
+and Qwen models (``tool_calls.py``), and results are placed in a user message, between their own tags.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Key and value caches of E4M3 codes, or of another low-precision type: a rewrite of a semantic graph before lowering.
 
-Alternatively it simulates the rounding of such caches, for a runtime whose attention does not read codes.
+Alternatively, the rewrite simulates the rounding of such caches, for a runtime whose attention does not read codes.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ window is wider than 1; each row then has its own passes and arrays.
 Rows that share passes occupy the first rows of the caches without a gap, so a batch is a prefix of every array. When a
 row is freed, the last active row moves into it. Rows whose prompts are being read come anywhere after the active ones,
 so that no round overwrites the beginning of their caches. When such a prompt ends, its row moves to the end of the
-active ones; a row that is there goes behind all others, out of the way of the prompts after it. All rows share a target
-pass, and adjacent rows with the same drafter share a pass of it. Windows are padded to the widest one. Their lengths
-say which columns are valid; cache entries of the others lie after the valid ones and are overwritten later.
+active ones; the row that occupied this place moves behind all others. All rows share a target pass, and adjacent rows
+with the same drafter share a pass of it. Windows are padded to the widest one. Their lengths tell which columns are
+valid; cache entries of the others lie after the valid ones and are overwritten later.
 """
 
 from __future__ import annotations

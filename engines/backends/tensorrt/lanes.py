@@ -2,8 +2,8 @@
 
 The windows of a round are contiguous and as wide as its K, so they are moved when K changes. The host knows how many
 drafts each window has and whether they are trees, because it launched the round that made them; it does not know the
-trees. A round runs the first rows up to the last active
-one, so that few requests cost few rows. Passes over fewer rows use the same addresses.
+trees. A round runs the first rows up to the last active one, so that few requests cost few rows. Passes over fewer rows
+use the same addresses.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ export class BrowserStore {
     } catch {
       this._kept = null;
     }
-    if (!this._kept) this.problem = "This browser stores no conversations: they end when you close this tab.";
+    if (!this._kept) this.problem = "This browser does not store conversations. They are lost when you close this tab.";
   }
 
   conversations() {

@@ -27,7 +27,7 @@ class SkipSimplifiedLayerNormalizationFusion(RewriteRuleClassBase):
     def check(self, _: Any, a: ir.Value, b: ir.Value, **__: Any) -> MatchResult:
         result = MatchResult()
         if a.shape is None or b.shape is None or len(a.shape) != 3 or list(a.shape) != list(b.shape):
-            return result.fail("the kernel adds two streams [B,S,H]: this may be a bias", b)
+            return result.fail("the kernel adds two tensors [B,S,H], but one of these inputs may be a bias", b)
         return result
 
     def rewrite(self, op: Any, a: ir.Value, b: ir.Value, weight: ir.Value, normed: ir.Value, **_: Any) -> Any:

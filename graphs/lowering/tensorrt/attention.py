@@ -4,9 +4,9 @@ A pass reads only as many cache positions as the length of its input ``positions
 smallest of a few lengths that covers every busy row (``engines.backends.tensorrt.reach``), so the cost follows the
 context length. Layers with a sliding window read only the positions in it (``cache_reads.py``).
 
-Where the attention kernel copies what it reads of the caches, it does not read the window's keys and values back: the
-copy takes them from the window and puts them behind those that the caches held before. It then does not wait for the
-writes, which TensorRT-RTX joins: one kernel writes the caches of all layers.
+If the attention kernel copies the cache positions that it reads, the copy takes the window's keys and values from the
+window, instead of reading them back, and appends them to the earlier ones. It then does not wait for the cache writes,
+so that TensorRT-RTX joins them: one kernel writes the caches of all layers.
 
 An op of this project writes caches of codes, because TensorRT's cache update does not support FP8. The codes are
 dequantized before the attention, which does not support FP8 either.

@@ -2,7 +2,7 @@
 
 Attention over part of a cache copies that part anyway (docs/decisions/additive-mask.md), so the copy can begin at
 another position in every row. It is a ``Gather`` from the entries of all rows and heads. Its indices are the same for
-all layers with the same window and number of heads, and few: one for each position and head, not for each number.
+all layers with the same window and number of heads. There is one for each position and head, not for each number.
 """
 
 from __future__ import annotations

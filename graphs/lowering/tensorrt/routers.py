@@ -3,8 +3,8 @@
 The largest logits are the largest probabilities, and the softmax of some logits is the share of each probability in
 their sum. This way, TensorRT has no kernels for the probabilities of all experts.
 
-Where every expert is multiplied, its share is computed where the experts are summed, from its logit and the smallest
-selected one, and their sum is divided by that of the shares. This way, TensorRT has no kernels for shares at all.
+If all experts are computed, the share of an expert is computed where the experts are summed, from its logit and the
+smallest selected logit, and the sum is divided by the sum of the shares. This way, TensorRT has no kernels for shares.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attention sinks for TensorRT's ``Attention``, which has no input for them: one more key, whose value is zero.
 
 The score of that key must be the sink of the query's head, although all heads of a group share keys. Heads therefore
-get more dimensions: there, a query has the sink of its head, the new key has 1, and all other keys have 0. The mask is
-one for all heads, and the fused kernel does not store scores.
+get more dimensions, in which a query has the sink of its head, the new key has 1, and all other keys have 0. All heads
+share one mask, and the fused kernel does not store scores.
 
 Keys and dimensions grow by eight numbers, 16 bytes in the types that TensorRT computes in, so that rows stay aligned
 for loads of that size. All new keys but the first are masked.

@@ -71,7 +71,7 @@ def test_another_conversation_can_be_read_while_an_answer_is_written(page: Page)
     [
         (
             "Object.defineProperty(window, 'localStorage', { get() { throw new Error() } })",
-            "This browser stores no conversations",
+            "This browser does not store conversations",
         ),
         ("Storage.prototype.setItem = () => { throw new Error() }", "storage is full"),
     ],
