@@ -110,7 +110,7 @@ def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path
         assert asked("/tokenize", messages=messages, chat_template="def f!") == told
         assert asked("/v1/completions", prompt=[5] * 24)["code"] == "context_length_exceeded"
         assert asked("/v1/completions", prompt=[5] * 4, max_tokens=21)["param"] == "max_tokens"
-        answer = asked("/v1/chat/completions", messages=messages)
+        answer = asked("/v1/chat/completions", messages=messages, num_speculative_tokens=4)
         assert answer["usage"]["total_tokens"] <= 24
         assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
 
