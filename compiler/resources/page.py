@@ -21,7 +21,8 @@ def render(estimate: Estimate) -> str:
 
 
 def _asked(estimate: Estimate) -> list[tuple[str, str]]:
-    layers = ", ".join(f"{count} {kind}" for kind, count in estimate.layers.items())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in estimate.layers.items())
+    layers = kinds if len(estimate.layers) > 1 else str(sum(estimate.layers.values()))
     lengths = f"max_seq_len {estimate.max_seq_len}, {estimate.drafts}"
     return [
         *([("error", f"the build would fail: {estimate.refusal}")] if estimate.refusal else []),
