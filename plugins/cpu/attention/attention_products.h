@@ -1,8 +1,9 @@
-// The two products of attention: queries with keys, and shares with values, for sixteen positions at a time.
+// The two matrix products of attention, queries with keys and softmax weights with values, 16 positions at a time.
 //
-// Every path does the same.  A score: sixteen sums over the numbers i, i + 16, i + 32, .. of a head, each in order and
-// fused, then halves are added: i and i + 8, i + 4, i + 2, i + 1.  A number of the output: fused, position by position.
-// No operation sees two queries.  Heads are filled up with zeros to whole vectors of sixteen numbers.
+// Every instruction set performs the same operations in the same order. A score is a dot product in 16 lanes: lane i
+// sums the elements i, i + 16, i + 32, ... of a head in order, with fused multiply-adds. The lanes are then reduced to
+// 8, 4, 2 and 1. An output element accumulates its positions in order, with fused multiply-adds. No operation combines
+// queries. Heads are padded with zeros to whole vectors of 16 elements.
 
 #include "elementary.h"
 #include "instructions.h"
@@ -10,17 +11,17 @@
 
 namespace peagle {
 
-constexpr int kVector = 16;  // numbers of a head that are summed side by side, and positions that are scored at once
+constexpr int kVector = 16;  // lanes of a sum, and positions that are scored at once
 
-// Keys or values of sixteen positions; `stride` numbers from one to the next.
+// Keys or values of 16 positions, with `stride` elements between positions.
 struct Positions {
   const float* numbers;
   std::int64_t stride;
-  int vectors;  // of a head
+  int vectors;  // per head
 };
 
 struct PortableProducts {
-  // scores[row][0 .. 15], rows `stride` apart
+  // scores [rows, 16], with `stride` elements between rows.
   static void score(const float* const* queries, int rows, const Positions& keys, float scale, float* scores,
                     int stride) {
     for (int row = 0; row < rows; row++) {
@@ -30,24 +31,24 @@ struct PortableProducts {
         for (int v = 0; v < keys.vectors; v++) {
           for (int i = 0; i < kVector; i++) sums[i] = __builtin_fmaf(q[v * kVector + i], k[v * kVector + i], sums[i]);
         }
-        scores[row * stride + p] = halved(sums) * scale;
+        scores[row * stride + p] = reduce(sums) * scale;
       }
     }
   }
-  // The largest of whole vectors of numbers; NaN is none.
-  static float largest(const float* numbers, int count) {
-    float tops[kVector];
-    std::fill_n(tops, kVector, -std::numeric_limits<float>::infinity());
-    for (int i = 0; i < count; i++) tops[i % kVector] = larger(numbers[i], tops[i % kVector]);
+  // The maximum of whole vectors; ignores NaN.
+  static float reduce_max(const float* numbers, int count) {
+    float maxima[kVector];
+    std::fill_n(maxima, kVector, -std::numeric_limits<float>::infinity());
+    for (int i = 0; i < count; i++) maxima[i % kVector] = larger(numbers[i], maxima[i % kVector]);
     for (int half = kVector / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; i++) tops[i] = larger(tops[i + half], tops[i]);
+      for (int i = 0; i < half; i++) maxima[i] = larger(maxima[i + half], maxima[i]);
     }
-    return tops[0];
+    return maxima[0];
   }
-  static float total(const float* numbers, int count) {
+  static float reduce_sum(const float* numbers, int count) {
     float sums[kVector] = {};
     for (int i = 0; i < count; i++) sums[i % kVector] = sums[i % kVector] + numbers[i];
-    return halved(sums);
+    return reduce(sums);
   }
 
   static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
@@ -57,22 +58,22 @@ struct PortableProducts {
     for (std::int64_t i = 0; i < count; i++) halves[i] = narrowed(numbers[i]);
   }
 
-  // sums[row] += share * value for the positions first .. last - 1; rows of shares and of sums lie strides apart.
+  // sums[row] += weight * value for positions first .. last - 1. The strides are the elements between rows.
   template <int kRows>
-  static void mix(const float* shares, int share_stride, const Positions& values, int first, int last, float* sums,
-                  int sum_stride) {
+  static void accumulate(const float* weights, int weight_stride, const Positions& values, int first, int last,
+                         float* sums, int sum_stride) {
     for (int row = 0; row < kRows; row++) {
       for (int p = first; p < last; p++) {
-        const float share = shares[row * share_stride + p], *v = values.numbers + p * values.stride;
+        const float weight = weights[row * weight_stride + p], *v = values.numbers + p * values.stride;
         float* sum = sums + row * sum_stride;
-        for (int i = 0; i < values.vectors * kVector; i++) sum[i] = __builtin_fmaf(share, v[i], sum[i]);
+        for (int i = 0; i < values.vectors * kVector; i++) sum[i] = __builtin_fmaf(weight, v[i], sum[i]);
       }
     }
   }
 
  private:
   static float larger(float a, float b) { return a > b ? a : b; }
-  static float halved(float* sums) {
+  static float reduce(float* sums) {
     for (int half = kVector / 2; half > 0; half /= 2) {
       for (int i = 0; i < half; i++) sums[i] = sums[i] + sums[i + half];
     }
@@ -81,7 +82,7 @@ struct PortableProducts {
 };
 
 #ifdef PEAGLE_AARCH64
-// Every ARM processor of 64 bits converts float16.  Sums are left to the compiler's vectors.
+// Every AArch64 CPU converts float16. The compiler vectorizes the sums.
 struct ArmProducts : PortableProducts {
   static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
     std::int64_t i = 0;
@@ -116,21 +117,21 @@ struct Avx512Products {
   PEAGLE_AVX512_VNNI static void narrow(const float* numbers, std::int64_t count, std::uint16_t* halves) {
     std::int64_t i = 0;
     for (; i + kVector <= count; i += kVector) {
-      const __m256i nearest = _mm512_cvtps_ph(_mm512_loadu_ps(numbers + i), _MM_FROUND_TO_NEAREST_INT);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(halves + i), nearest);
+      const __m256i rounded = _mm512_cvtps_ph(_mm512_loadu_ps(numbers + i), _MM_FROUND_TO_NEAREST_INT);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(halves + i), rounded);
     }
     PortableProducts::narrow(numbers + i, count - i, halves + i);
   }
 
-  PEAGLE_AVX512_VNNI static float largest(const float* numbers, int count) {
-    __m512 top = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-    for (int i = 0; i < count; i += kVector) top = _mm512_max_ps(_mm512_loadu_ps(numbers + i), top);
-    __m256 eight = _mm256_max_ps(_mm512_extractf32x8_ps(top, 1), _mm512_castps512_ps256(top));
+  PEAGLE_AVX512_VNNI static float reduce_max(const float* numbers, int count) {
+    __m512 max = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    for (int i = 0; i < count; i += kVector) max = _mm512_max_ps(_mm512_loadu_ps(numbers + i), max);
+    __m256 eight = _mm256_max_ps(_mm512_extractf32x8_ps(max, 1), _mm512_castps512_ps256(max));
     __m128 four = _mm_max_ps(_mm256_extractf128_ps(eight, 1), _mm256_castps256_ps128(eight));
     four = _mm_max_ps(_mm_movehl_ps(four, four), four);
     return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(four), four));
   }
-  PEAGLE_AVX512_VNNI static float total(const float* numbers, int count) {
+  PEAGLE_AVX512_VNNI static float reduce_sum(const float* numbers, int count) {
     __m512 sum = _mm512_setzero_ps();
     for (int i = 0; i < count; i += kVector) sum = _mm512_add_ps(sum, _mm512_loadu_ps(numbers + i));
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
@@ -140,11 +141,15 @@ struct Avx512Products {
   }
 
   template <int kRows>
-  PEAGLE_AVX512_VNNI static void mix(const float* shares, int share_stride, const Positions& values, int first,
-                                     int last, float* sums, int sum_stride) {
+  PEAGLE_AVX512_VNNI static void accumulate(const float* weights, int weight_stride, const Positions& values, int first,
+                                            int last, float* sums, int sum_stride) {
     int v = 0;
-    for (; v + 2 <= values.vectors; v += 2) mix_vectors<kRows, 2>(shares, share_stride, values, v, first, last, sums, sum_stride);
-    if (v < values.vectors) mix_vectors<kRows, 1>(shares, share_stride, values, v, first, last, sums, sum_stride);
+    for (; v + 2 <= values.vectors; v += 2) {
+      accumulate_vectors<kRows, 2>(weights, weight_stride, values, v, first, last, sums, sum_stride);
+    }
+    if (v < values.vectors) {
+      accumulate_vectors<kRows, 1>(weights, weight_stride, values, v, first, last, sums, sum_stride);
+    }
   }
 
  private:
@@ -152,7 +157,7 @@ struct Avx512Products {
   PEAGLE_AVX512_VNNI static void score_vectors(const float* const* queries, int rows, const Positions& keys,
                                                float scale, float* scores, int stride) {
     const int vectors = kVectors > 0 ? kVectors : keys.vectors;
-    // A constant where it can be: sixteen addresses would take the place of sums in registers.
+    // A constant stride gives constant offsets: 16 addresses would occupy registers that the sums need.
     const std::int64_t step = kVectors > 0 ? kVectors * kVector : keys.stride;
     for (int row = 0; row < rows; row++) {
       __m512 sums[kVector];
@@ -160,36 +165,38 @@ struct Avx512Products {
       for (int v = 0; v < vectors; v++) {
         const __m512 q = _mm512_loadu_ps(queries[row] + v * kVector);
         const float* k = keys.numbers + v * kVector;
-        PEAGLE_UNROLL for (int p = 0; p < kVector; p++) sums[p] = _mm512_fmadd_ps(q, _mm512_loadu_ps(k + p * step), sums[p]);
+        PEAGLE_UNROLL for (int p = 0; p < kVector; p++) {
+          sums[p] = _mm512_fmadd_ps(q, _mm512_loadu_ps(k + p * step), sums[p]);
+        }
       }
-      _mm512_storeu_ps(scores + row * stride, _mm512_mul_ps(totals(sums), _mm512_set1_ps(scale)));
+      _mm512_storeu_ps(scores + row * stride, _mm512_mul_ps(sum_vectors(sums), _mm512_set1_ps(scale)));
     }
   }
 
-  // The sum of each of sixteen vectors.
-  PEAGLE_AVX512_VNNI static __m512 totals(const __m512* sums) {
-    __m512 quarter[4];  // of the positions p, p + 4, p + 8, p + 12 four numbers each
+  // Element i of the result is the sum of vector i.
+  PEAGLE_AVX512_VNNI static __m512 sum_vectors(const __m512* sums) {
+    __m512 quarters[4];  // four elements each of positions p, p + 4, p + 8 and p + 12
     PEAGLE_UNROLL for (int p = 0; p < 4; p++) {
-      const __m512 first = eights(sums[p], sums[p + 4]), second = eights(sums[p + 8], sums[p + 12]);
-      quarter[p] = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
+      const __m512 first = add_halves(sums[p], sums[p + 4]), second = add_halves(sums[p + 8], sums[p + 12]);
+      quarters[p] = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
     }
-    const __m512 even = twos(quarter[0], quarter[1]), odd = twos(quarter[2], quarter[3]);
+    const __m512 even = add_pairs(quarters[0], quarters[1]), odd = add_pairs(quarters[2], quarters[3]);
     return _mm512_add_ps(_mm512_shuffle_ps(even, odd, 0x88), _mm512_shuffle_ps(even, odd, 0xdd));
   }
-  PEAGLE_AVX512_VNNI static __m512 eights(__m512 a, __m512 b) {
+  PEAGLE_AVX512_VNNI static __m512 add_halves(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   }
-  PEAGLE_AVX512_VNNI static __m512 twos(__m512 a, __m512 b) {
+  PEAGLE_AVX512_VNNI static __m512 add_pairs(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
   }
 
   template <int kRows, int kVectors>
-  PEAGLE_AVX512_VNNI static void mix_vectors(const float* shares, int share_stride, const Positions& values, int from,
-                                             int first, int last, float* sums, int sum_stride) {
-    __m512 total[kRows][kVectors];
+  PEAGLE_AVX512_VNNI static void accumulate_vectors(const float* weights, int weight_stride, const Positions& values,
+                                                    int from, int first, int last, float* sums, int sum_stride) {
+    __m512 totals[kRows][kVectors];
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
       PEAGLE_UNROLL for (int v = 0; v < kVectors; v++) {
-        total[row][v] = _mm512_loadu_ps(sums + row * sum_stride + (from + v) * kVector);
+        totals[row][v] = _mm512_loadu_ps(sums + row * sum_stride + (from + v) * kVector);
       }
     }
     for (int p = first; p < last; p++) {
@@ -197,13 +204,15 @@ struct Avx512Products {
       __m512 value[kVectors];
       PEAGLE_UNROLL for (int v = 0; v < kVectors; v++) value[v] = _mm512_loadu_ps(numbers + v * kVector);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const __m512 share = _mm512_set1_ps(shares[row * share_stride + p]);
-        PEAGLE_UNROLL for (int v = 0; v < kVectors; v++) total[row][v] = _mm512_fmadd_ps(share, value[v], total[row][v]);
+        const __m512 weight = _mm512_set1_ps(weights[row * weight_stride + p]);
+        PEAGLE_UNROLL for (int v = 0; v < kVectors; v++) {
+          totals[row][v] = _mm512_fmadd_ps(weight, value[v], totals[row][v]);
+        }
       }
     }
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
       PEAGLE_UNROLL for (int v = 0; v < kVectors; v++) {
-        _mm512_storeu_ps(sums + row * sum_stride + (from + v) * kVector, total[row][v]);
+        _mm512_storeu_ps(sums + row * sum_stride + (from + v) * kVector, totals[row][v]);
       }
     }
   }
@@ -227,13 +236,13 @@ struct Avx2Products {
   PEAGLE_AVX2 static void narrow(const float* numbers, std::int64_t count, std::uint16_t* halves) {
     std::int64_t i = 0;
     for (; i + 8 <= count; i += 8) {
-      const __m128i nearest = _mm256_cvtps_ph(_mm256_loadu_ps(numbers + i), _MM_FROUND_TO_NEAREST_INT);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + i), nearest);
+      const __m128i rounded = _mm256_cvtps_ph(_mm256_loadu_ps(numbers + i), _MM_FROUND_TO_NEAREST_INT);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + i), rounded);
     }
     PortableProducts::narrow(numbers + i, count - i, halves + i);
   }
 
-  PEAGLE_AVX2 static float largest(const float* numbers, int count) {
+  PEAGLE_AVX2 static float reduce_max(const float* numbers, int count) {
     __m256 low = _mm256_set1_ps(-std::numeric_limits<float>::infinity()), high = low;
     for (int i = 0; i < count; i += kVector) {
       low = _mm256_max_ps(_mm256_loadu_ps(numbers + i), low);
@@ -244,7 +253,7 @@ struct Avx2Products {
     four = _mm_max_ps(_mm_movehl_ps(four, four), four);
     return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(four), four));
   }
-  PEAGLE_AVX2 static float total(const float* numbers, int count) {
+  PEAGLE_AVX2 static float reduce_sum(const float* numbers, int count) {
     __m256 low = _mm256_setzero_ps(), high = low;
     for (int i = 0; i < count; i += kVector) {
       low = _mm256_add_ps(low, _mm256_loadu_ps(numbers + i));
@@ -257,31 +266,34 @@ struct Avx2Products {
   }
 
   template <int kRows>
-  PEAGLE_AVX2 static void mix(const float* shares, int share_stride, const Positions& values, int first, int last,
-                              float* sums, int sum_stride) {
+  PEAGLE_AVX2 static void accumulate(const float* weights, int weight_stride, const Positions& values, int first,
+                                     int last, float* sums, int sum_stride) {
     for (int half = 0; half < 2 * values.vectors; half += 2) {
-      __m256 total[kRows][2];
+      __m256 totals[kRows][2];
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        PEAGLE_UNROLL for (int i = 0; i < 2; i++) total[row][i] = _mm256_loadu_ps(sums + row * sum_stride + (half + i) * 8);
+        PEAGLE_UNROLL for (int i = 0; i < 2; i++) {
+          totals[row][i] = _mm256_loadu_ps(sums + row * sum_stride + (half + i) * 8);
+        }
       }
       for (int p = first; p < last; p++) {
         const float* numbers = values.numbers + p * values.stride + half * 8;
         const __m256 low = _mm256_loadu_ps(numbers), high = _mm256_loadu_ps(numbers + 8);
         PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-          const __m256 share = _mm256_set1_ps(shares[row * share_stride + p]);
-          total[row][0] = _mm256_fmadd_ps(share, low, total[row][0]);
-          total[row][1] = _mm256_fmadd_ps(share, high, total[row][1]);
+          const __m256 weight = _mm256_set1_ps(weights[row * weight_stride + p]);
+          totals[row][0] = _mm256_fmadd_ps(weight, low, totals[row][0]);
+          totals[row][1] = _mm256_fmadd_ps(weight, high, totals[row][1]);
         }
       }
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        PEAGLE_UNROLL for (int i = 0; i < 2; i++) _mm256_storeu_ps(sums + row * sum_stride + (half + i) * 8, total[row][i]);
+        PEAGLE_UNROLL for (int i = 0; i < 2; i++) {
+          _mm256_storeu_ps(sums + row * sum_stride + (half + i) * 8, totals[row][i]);
+        }
       }
     }
   }
 
  private:
-  // Three queries at a time where that goes: each number of a key is loaded once for them, and there are as many sums as
-  // registers hold.
+  // Register blocking: up to three queries share each load of a key. More sums would not fit in the registers.
   template <int kVectors>
   PEAGLE_AVX2 static void score_vectors(const float* const* queries, int rows, const Positions& keys, float scale,
                                         float* scores, int stride) {
@@ -298,20 +310,21 @@ struct Avx2Products {
     for (int p = 0; p < kVector; p += 8) {
       __m256 sums[4][kRows];
       PEAGLE_UNROLL for (int n = 0; n < 4; n++) {
-        fours<kVectors, kRows>(queries, keys, p + n, sums[n]);
-        __asm__ volatile("" ::: "memory");  // or queries would be kept on the stack from one to the next
+        score_position_pairs<kVectors, kRows>(queries, keys, p + n, sums[n]);
+        __asm__ volatile("" ::: "memory");  // keeps GCC from spilling queries to reuse them in the next call
       }
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const __m256 even = twos(sums[0][row], sums[1][row]), odd = twos(sums[2][row], sums[3][row]);
+        const __m256 even = add_pairs(sums[0][row], sums[1][row]), odd = add_pairs(sums[2][row], sums[3][row]);
         const __m256 eight = _mm256_add_ps(_mm256_shuffle_ps(even, odd, 0x88), _mm256_shuffle_ps(even, odd, 0xdd));
         _mm256_storeu_ps(scores + row * stride + p, _mm256_mul_ps(eight, _mm256_set1_ps(scale)));
       }
     }
   }
-  // Four sums of position p in the lower half, and four of p + 4 in the upper.
+  // Returns four partial sums of position p in the lower half, and four of position p + 4 in the upper half.
   template <int kVectors, int kRows>
-  __attribute__((always_inline)) PEAGLE_AVX2 static void fours(const float* const* queries, const Positions& keys, int p,
-                                                               __m256* sums) {
+  __attribute__((always_inline)) PEAGLE_AVX2 static void score_position_pairs(const float* const* queries,
+                                                                              const Positions& keys, int p,
+                                                                              __m256* sums) {
     const int vectors = kVectors > 0 ? kVectors : keys.vectors;
     const float *first = keys.numbers + p * keys.stride, *second = first + 4 * keys.stride;
     __m256 low[kRows][2], high[kRows][2];
@@ -320,15 +333,15 @@ struct Avx2Products {
     }
     for (int v = 0; v < vectors; v++) {
       const float *k = first + v * kVector, *l = second + v * kVector;
-      const __m256 first_low = held(k), second_low = held(l);
+      const __m256 first_low = load_once(k), second_low = load_once(l);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const __m256 q = held(queries[row] + v * kVector);
+        const __m256 q = load_once(queries[row] + v * kVector);
         low[row][0] = _mm256_fmadd_ps(q, first_low, low[row][0]);
         low[row][1] = _mm256_fmadd_ps(q, second_low, low[row][1]);
       }
-      const __m256 first_high = held(k + 8), second_high = held(l + 8);
+      const __m256 first_high = load_once(k + 8), second_high = load_once(l + 8);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const __m256 q = held(queries[row] + v * kVector + 8);
+        const __m256 q = load_once(queries[row] + v * kVector + 8);
         high[row][0] = _mm256_fmadd_ps(q, first_high, high[row][0]);
         high[row][1] = _mm256_fmadd_ps(q, second_high, high[row][1]);
       }
@@ -338,13 +351,13 @@ struct Avx2Products {
       sums[row] = _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
     }
   }
-  // Loaded once, where compilers would load anew for each use.
-  PEAGLE_AVX2 static __m256 held(const float* numbers) {
+  // Keeps a loaded vector in a register; otherwise compilers would load it again for each use.
+  PEAGLE_AVX2 static __m256 load_once(const float* numbers) {
     __m256 result = _mm256_loadu_ps(numbers);
     __asm__("" : "+x"(result));
     return result;
   }
-  PEAGLE_AVX2 static __m256 twos(__m256 a, __m256 b) {
+  PEAGLE_AVX2 static __m256 add_pairs(__m256 a, __m256 b) {
     return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
   }
 };

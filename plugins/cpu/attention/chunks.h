@@ -1,5 +1,5 @@
-// What queries make of a chunk of positions, and how chunks are put together: scores become shares of what their top score
-// leaves, sums are added with the share of each, and the last step divides.  Once for every set of instructions.
+// The softmax of attention: partial results per chunk, their merge, and the final division. Compiled for each
+// instruction set.
 
 #include "attention_products.h"
 #include "cache_codes.h"
@@ -10,114 +10,121 @@ namespace peagle {
 namespace attention {
 
 constexpr int kChunk = 64;          // positions
-constexpr int kQueriesAtOnce = 32;  // that walk over a chunk together
-constexpr int kMostNumbers = 512;   // of a head
-constexpr int kScoredAtOnce = 6, kMixedAtOnce = 4;  // queries: more would take sums out of registers
+constexpr int kQueryBlock = 32;     // queries that share one pass over a chunk
+constexpr int kMaxHeadSize = 512;   // elements
+constexpr int kQueriesPerScore = 6, kQueriesPerAccumulate = 4;  // register blocking: more sums would be spilled
 
-// What a query has made of some of its positions; `kSums` numbers on lie the sums o, filled up to whole vectors.
-struct Attended {
-  static constexpr int kSums = kVector;
-  static std::int64_t numbers(int vectors) { return kSums + std::int64_t(vectors) * kVector; }
-  float top, total;
-  float* sums() { return reinterpret_cast<float*>(this) + kSums; }
-  const float* sums() const { return reinterpret_cast<const float*>(this) + kSums; }
+// The partial result (m, l, o) of a query over some positions. The accumulator o follows at `kAccumulatorOffset`,
+// padded to whole vectors.
+struct PartialAttention {
+  static constexpr int kAccumulatorOffset = kVector;
+  static std::int64_t size(int vectors) { return kAccumulatorOffset + std::int64_t(vectors) * kVector; }
+  float max, denominator;
+  float* accumulator() { return reinterpret_cast<float*>(this) + kAccumulatorOffset; }
+  const float* accumulator() const { return reinterpret_cast<const float*>(this) + kAccumulatorOffset; }
 };
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Exponents are taken from this on: from the top score, unless there is none.
-__attribute__((always_inline)) inline float base_of(float top) { return top == kMinusInfinity ? 0.0f : top; }
+// The value that is subtracted from scores before exponentiation: the maximum, or 0 without visible positions.
+__attribute__((always_inline)) inline float softmax_shift(float max) { return max == kMinusInfinity ? 0.0f : max; }
 
-// ------------------------------------------------------------------------ what is between the products, on every path
+// ------------------------------------------------------------------------------- between the products: partial softmax
 
-// What queries see of a chunk: positions first .. last - 1 each.  Rows of scores are chunks; results lie `stride` apart.
-struct Seen {
+// The scores of a chunk [queries, kChunk], the visible positions first .. last - 1 of each query, and its partial
+// results, with `stride` floats between them.
+struct ChunkScores {
   int queries;
   const int *first, *last;
-  float *scores, *attended;
+  float *scores, *partials;
   std::int64_t stride;
-  Attended* result(int query) const { return reinterpret_cast<Attended*>(attended + query * stride); }
+  PartialAttention* partial(int query) const { return reinterpret_cast<PartialAttention*>(partials + query * stride); }
 };
 
-// e^(number - base) in place, of whole vectors; no number is above the base.
-__attribute__((always_inline)) inline void exponentials(float* numbers, int vectors, float base) {
+// Computes e^(x - shift) in place for whole vectors; requires x <= shift.
+__attribute__((always_inline)) inline void exponentiate(float* numbers, int vectors, float shift) {
   for (int v = 0; v < vectors; v++, numbers += kVector) {
-    for (int i = 0; i < kVector; i++) numbers[i] = exponential_to_one(numbers[i] - base);
+    for (int i = 0; i < kVector; i++) numbers[i] = exponential_to_one(numbers[i] - shift);
   }
 }
 
-// Scores become shares: e^(score - top).  Around what is seen, to whole vectors, shares are 0.  Step by step for all
-// queries: one waits long for its top score and its total.
+// Replaces scores with unnormalized softmax weights e^(score - max), and sets max and denominator of the partial
+// results. Weights of invisible positions, up to whole vectors, become 0. Each step handles all queries, which hides
+// the latency of the reductions.
 template <class Products>
-__attribute__((always_inline)) inline void share_out(const Seen& seen, float softcap) {
-  for (int query = 0; query < seen.queries; query++) {
-    const int first = seen.first[query], before = first % kVector, end = before + seen.last[query] - first;
-    if (first >= seen.last[query]) continue;
-    float* __restrict from = seen.scores + query * kChunk + first - before;
+__attribute__((always_inline)) inline void partial_softmax(const ChunkScores& chunk, float softcap) {
+  for (int query = 0; query < chunk.queries; query++) {
+    const int first = chunk.first[query], before = first % kVector, end = before + chunk.last[query] - first;
+    if (first >= chunk.last[query]) continue;
+    float* __restrict from = chunk.scores + query * kChunk + first - before;
     const int count = (end + kVector - 1) / kVector * kVector;
     if (softcap > 0.0f) {
       for (int i = 0; i < count; i++) from[i] = softcap * hyperbolic_tangent(from[i] / softcap);
     }
     for (int i = 0; i < before; i++) from[i] = kMinusInfinity;
     for (int i = end; i < count; i++) from[i] = kMinusInfinity;
-    seen.result(query)->top = Products::largest(from, count);
+    chunk.partial(query)->max = Products::reduce_max(from, count);
   }
-  for (int query = 0; query < seen.queries; query++) {
-    const int first = seen.first[query] / kVector * kVector, last = seen.last[query];
-    if (seen.first[query] >= last) continue;
-    float* __restrict from = seen.scores + query * kChunk + first;
-    exponentials(from, (last - first + kVector - 1) / kVector, base_of(seen.result(query)->top));
+  for (int query = 0; query < chunk.queries; query++) {
+    const int first = chunk.first[query] / kVector * kVector, last = chunk.last[query];
+    if (chunk.first[query] >= last) continue;
+    float* __restrict from = chunk.scores + query * kChunk + first;
+    exponentiate(from, (last - first + kVector - 1) / kVector, softmax_shift(chunk.partial(query)->max));
   }
-  for (int query = 0; query < seen.queries; query++) {
-    const int first = seen.first[query] / kVector * kVector, last = seen.last[query];
-    if (seen.first[query] >= last) continue;
-    seen.result(query)->total =
-        Products::total(seen.scores + query * kChunk + first, (last - first + kVector - 1) / kVector * kVector);
+  for (int query = 0; query < chunk.queries; query++) {
+    const int first = chunk.first[query] / kVector * kVector, last = chunk.last[query];
+    if (chunk.first[query] >= last) continue;
+    chunk.partial(query)->denominator =
+        Products::reduce_sum(chunk.scores + query * kChunk + first, (last - first + kVector - 1) / kVector * kVector);
   }
 }
 
-// Adds chunks of a query that lie `stride` numbers apart, in their order.  What the shares of each are is known before the
-// sums, so that no sum waits for an exponential.
-__attribute__((always_inline)) inline void add(const float* chunks, std::int64_t count, std::int64_t stride, int vectors,
-                                               Attended* before) {
-  constexpr int kAtOnce = 32;
-  for (; count > 0; count -= kAtOnce, chunks += kAtOnce * stride) {
-    const int here = int(std::min<std::int64_t>(count, kAtOnce));
-    alignas(64) float shares[2 * kAtOnce + kVector] = {};  // of what was before and of the chunk, in turn
-    for (int i = 0; i < here; i++) {
-      const float other = reinterpret_cast<const Attended*>(chunks + i * stride)->top;
-      const float top = other > before->top ? other : before->top, base = base_of(top);
-      shares[2 * i] = before->top - base;
-      shares[2 * i + 1] = other - base;
-      before->top = top;
+// Merges partial results of a query, `stride` floats apart, in order. Computes all weights first, so no accumulation
+// waits for an exponential.
+__attribute__((always_inline)) inline void merge(const float* chunks, std::int64_t count, std::int64_t stride,
+                                                 int vectors, PartialAttention* result) {
+  constexpr int kMergeBlock = 32;
+  for (; count > 0; count -= kMergeBlock, chunks += kMergeBlock * stride) {
+    const int block_size = int(std::min<std::int64_t>(count, kMergeBlock));
+    alignas(64) float weights[2 * kMergeBlock + kVector] = {};  // alternating: of the result so far, of the chunk
+    for (int i = 0; i < block_size; i++) {
+      const float chunk_max = reinterpret_cast<const PartialAttention*>(chunks + i * stride)->max;
+      const float max = chunk_max > result->max ? chunk_max : result->max, shift = softmax_shift(max);
+      weights[2 * i] = result->max - shift;
+      weights[2 * i + 1] = chunk_max - shift;
+      result->max = max;
     }
-    exponentials(shares, (2 * here + kVector - 1) / kVector, 0.0f);
-    for (int i = 0; i < here; i++) {
-      const auto& chunk = *reinterpret_cast<const Attended*>(chunks + i * stride);
-      const float old_share = shares[2 * i], new_share = shares[2 * i + 1];
-      before->total = __builtin_fmaf(before->total, old_share, chunk.total * new_share);
-      float* __restrict sums = before->sums();
-      const float* __restrict others = chunk.sums();
-      for (int v = 0; v < vectors; v++, sums += kVector, others += kVector) {
-        for (int n = 0; n < kVector; n++) sums[n] = __builtin_fmaf(sums[n], old_share, others[n] * new_share);
+    exponentiate(weights, (2 * block_size + kVector - 1) / kVector, 0.0f);
+    for (int i = 0; i < block_size; i++) {
+      const auto& chunk = *reinterpret_cast<const PartialAttention*>(chunks + i * stride);
+      const float old_weight = weights[2 * i], new_weight = weights[2 * i + 1];
+      result->denominator = __builtin_fmaf(result->denominator, old_weight, chunk.denominator * new_weight);
+      float* __restrict accumulator = result->accumulator();
+      const float* __restrict chunk_accumulator = chunk.accumulator();
+      for (int v = 0; v < vectors; v++, accumulator += kVector, chunk_accumulator += kVector) {
+        for (int n = 0; n < kVector; n++) {
+          accumulator[n] = __builtin_fmaf(accumulator[n], old_weight, chunk_accumulator[n] * new_weight);
+        }
       }
     }
   }
 }
 
-__attribute__((always_inline)) inline void finish(const Attended& all, std::int64_t size, float* __restrict y) {
-  const float inverse = 1.0f / all.total, *__restrict sums = all.sums();
-  for (std::int64_t i = 0; i < size; i++) y[i] = sums[i] * inverse;
+__attribute__((always_inline)) inline void finish(const PartialAttention& result, std::int64_t size,
+                                                  float* __restrict y) {
+  const float inverse = 1.0f / result.denominator, *__restrict accumulator = result.accumulator();
+  for (std::int64_t i = 0; i < size; i++) y[i] = accumulator[i] * inverse;
 }
 
-// ----------------------------------------------------------------------------------------------------------- the forms
+// ------------------------------------------------------------------------------------- selection of an instruction set
 
-struct Form {
+struct Functions {
   void (*score)(const float* const*, int, const Positions&, float, float*, int);
-  void (*mix[kMixedAtOnce])(const float*, int, const Positions&, int, int, float*, int);  // by queries - 1
-  void (*share_out)(const Seen&, float);
-  void (*add)(const float*, std::int64_t, std::int64_t, int, Attended*);
-  void (*finish)(const Attended&, std::int64_t, float*);
+  // By number of queries - 1.
+  void (*accumulate[kQueriesPerAccumulate])(const float*, int, const Positions&, int, int, float*, int);
+  void (*partial_softmax)(const ChunkScores&, float);
+  void (*merge)(const float*, std::int64_t, std::int64_t, int, PartialAttention*);
+  void (*finish)(const PartialAttention&, std::int64_t, float*);
   void (*widen)(const std::uint16_t*, std::int64_t, float*);
   void (*narrow)(const float*, std::int64_t, std::uint16_t*);
   void (*widen_codes)(const std::int8_t*, std::int64_t, std::int64_t, std::int64_t, float*);
@@ -125,13 +132,14 @@ struct Form {
 };
 
 template <class Products, class Codes>
-Form form_of(void (*share_out)(const Seen&, float),
-             void (*add)(const float*, std::int64_t, std::int64_t, int, Attended*),
-             void (*finish)(const Attended&, std::int64_t, float*)) {
+Functions functions_for(void (*partial_softmax)(const ChunkScores&, float),
+                        void (*merge)(const float*, std::int64_t, std::int64_t, int, PartialAttention*),
+                        void (*finish)(const PartialAttention&, std::int64_t, float*)) {
   return {Products::score,
-          {Products::template mix<1>, Products::template mix<2>, Products::template mix<3>, Products::template mix<4>},
-          share_out,
-          add,
+          {Products::template accumulate<1>, Products::template accumulate<2>, Products::template accumulate<3>,
+           Products::template accumulate<4>},
+          partial_softmax,
+          merge,
           finish,
           Products::widen,
           Products::narrow,
@@ -140,31 +148,39 @@ Form form_of(void (*share_out)(const Seen&, float),
 }
 
 #ifdef PEAGLE_X86_64
-PEAGLE_AVX512_VNNI void share_out_avx512(const Seen& seen, float softcap) { share_out<Avx512Products>(seen, softcap); }
-PEAGLE_AVX512_VNNI void add_avx512(const float* chunks, std::int64_t count, std::int64_t stride, int vectors, Attended* before) {
-  add(chunks, count, stride, vectors, before);
+PEAGLE_AVX512_VNNI void partial_softmax_avx512(const ChunkScores& chunk, float softcap) {
+  partial_softmax<Avx512Products>(chunk, softcap);
 }
-PEAGLE_AVX512_VNNI void finish_avx512(const Attended& all, std::int64_t size, float* y) { finish(all, size, y); }
-PEAGLE_AVX2 void share_out_avx2(const Seen& seen, float softcap) { share_out<Avx2Products>(seen, softcap); }
-PEAGLE_AVX2 void add_avx2(const float* chunks, std::int64_t count, std::int64_t stride, int vectors, Attended* before) {
-  add(chunks, count, stride, vectors, before);
+PEAGLE_AVX512_VNNI void merge_avx512(const float* chunks, std::int64_t count, std::int64_t stride, int vectors,
+                                     PartialAttention* result) {
+  merge(chunks, count, stride, vectors, result);
 }
-PEAGLE_AVX2 void finish_avx2(const Attended& all, std::int64_t size, float* y) { finish(all, size, y); }
+PEAGLE_AVX512_VNNI void finish_avx512(const PartialAttention& result, std::int64_t size, float* y) {
+  finish(result, size, y);
+}
+PEAGLE_AVX2 void partial_softmax_avx2(const ChunkScores& chunk, float softcap) {
+  partial_softmax<Avx2Products>(chunk, softcap);
+}
+PEAGLE_AVX2 void merge_avx2(const float* chunks, std::int64_t count, std::int64_t stride, int vectors,
+                            PartialAttention* result) {
+  merge(chunks, count, stride, vectors, result);
+}
+PEAGLE_AVX2 void finish_avx2(const PartialAttention& result, std::int64_t size, float* y) { finish(result, size, y); }
 #endif
 
-inline Form form_of(Instructions instructions) {
+inline Functions functions_for(Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) {
-    return form_of<Avx512Products, Avx512Codes>(share_out_avx512, add_avx512, finish_avx512);
+    return functions_for<Avx512Products, Avx512Codes>(partial_softmax_avx512, merge_avx512, finish_avx512);
   }
   if (instructions >= Instructions::kAvx2) {
-    return form_of<Avx2Products, Avx2Codes>(share_out_avx2, add_avx2, finish_avx2);
+    return functions_for<Avx2Products, Avx2Codes>(partial_softmax_avx2, merge_avx2, finish_avx2);
   }
 #endif
 #ifdef PEAGLE_AARCH64
-  return form_of<ArmProducts, PortableCodes>(share_out<ArmProducts>, add, finish);
+  return functions_for<ArmProducts, PortableCodes>(partial_softmax<ArmProducts>, merge, finish);
 #else
-  return form_of<PortableProducts, PortableCodes>(share_out<PortableProducts>, add, finish);
+  return functions_for<PortableProducts, PortableCodes>(partial_softmax<PortableProducts>, merge, finish);
 #endif
 }
 

@@ -1,61 +1,62 @@
-// The paths of a window: which of its columns each of them sees.
+// The columns of the window that each column sees, read from the input `ancestors`, of which only entries for earlier
+// columns count.
 //
-// As `ancestors` has it, of which only what is before a column counts.  A row whose columns see all before them is a chain,
-// and nothing is kept of it: what they see lies side by side in the cache.  So does what such a column of a tree sees.
+// A row in which every column sees all earlier columns is a chain. Chains need no paths, because what their columns
+// see is contiguous in the cache. The same holds for a column of a tree that sees all earlier columns.
 
 #include "tensor.h"
 
 namespace peagle {
 namespace attention {
 
-class Paths {
+class AncestorPaths {
  public:
-  Paths(const Tensor& ancestors, std::int64_t columns) : ancestors_(ancestors), columns_(columns) {}
+  AncestorPaths(const Tensor& ancestors, std::int64_t columns) : ancestors_(ancestors), columns_(columns) {}
 
-  // Finds those of row b of `batch`, and whether it is a tree.
-  bool find(std::int64_t b, std::int64_t batch) {
+  // Reads the paths of row b of `batch`; returns true if the row is a tree.
+  bool read_row(std::int64_t b, std::int64_t batch) {
     if (!ancestors_.is_there() || is_chain(b)) return false;
-    columns_seen_.resize(std::size_t(batch * columns_ * columns_));
+    visible_columns_.resize(std::size_t(batch * columns_ * columns_));
     counts_.resize(std::size_t(batch * columns_));
-    for (std::int64_t own = 0; own < columns_; own++) {
-      std::int64_t& count = counts_[std::size_t(b * columns_ + own)];
-      count = own + 1;
-      if (sees_all(b, own)) continue;
-      const bool* names = named(b, own);
-      std::int32_t* path = columns_seen_.data() + (b * columns_ + own) * columns_;
+    for (std::int64_t column = 0; column < columns_; column++) {
+      std::int64_t& count = counts_[std::size_t(b * columns_ + column)];
+      count = column + 1;
+      if (sees_all_earlier(b, column)) continue;
+      const bool* is_ancestor = ancestors_of(b, column);
+      std::int32_t* path = visible_columns_.data() + (b * columns_ + column) * columns_;
       count = 0;
-      for (std::int64_t column = 0; column < own; column++) {
-        if (names[column]) path[count++] = std::int32_t(column);
+      for (std::int64_t earlier = 0; earlier < column; earlier++) {
+        if (is_ancestor[earlier]) path[count++] = std::int32_t(earlier);
       }
-      path[count++] = std::int32_t(own);
+      path[count++] = std::int32_t(column);
     }
     return true;
   }
 
-  // Of a row that is a tree: how many columns of the window a column sees, itself included, ..
+  // The number of columns that a column of a tree sees, itself included.
   std::int64_t count(std::int64_t b, std::int64_t column) const { return counts_[std::size_t(b * columns_ + column)]; }
-  // .. and which, in their order, where they are not all up to it.
-  const std::int32_t* of(std::int64_t b, std::int64_t column) const {
-    return columns_seen_.data() + (b * columns_ + column) * columns_;
+  // The columns that it sees, in order; only set if it does not see all earlier columns.
+  const std::int32_t* columns_of(std::int64_t b, std::int64_t column) const {
+    return visible_columns_.data() + (b * columns_ + column) * columns_;
   }
 
  private:
-  const bool* named(std::int64_t b, std::int64_t column) const {
+  const bool* ancestors_of(std::int64_t b, std::int64_t column) const {
     return ancestors_.data<const bool>() + (b * columns_ + column) * columns_;
   }
-  bool sees_all(std::int64_t b, std::int64_t column) const {
-    return std::memchr(named(b, column), 0, std::size_t(column)) == nullptr;
+  bool sees_all_earlier(std::int64_t b, std::int64_t column) const {
+    return std::memchr(ancestors_of(b, column), 0, std::size_t(column)) == nullptr;
   }
   bool is_chain(std::int64_t b) const {
     for (std::int64_t column = columns_ - 1; column > 0; column--) {
-      if (!sees_all(b, column)) return false;
+      if (!sees_all_earlier(b, column)) return false;
     }
     return true;
   }
 
   const Tensor ancestors_;
   const std::int64_t columns_;
-  std::vector<std::int32_t> columns_seen_;
+  std::vector<std::int32_t> visible_columns_;
   std::vector<std::int64_t> counts_;
 };
 

@@ -1,7 +1,7 @@
-// Products of rounded rows with one tile of a packed matrix, by AVX-VNNI: see tile_products.h.
+// Products of quantized rows with one tile of a packed matrix, with AVX-VNNI: see tile_products.h.
 //
-// Most processors that have it lack AVX-512.  Products of bytes are added in 32 bits at once.  Both halves of a tile are
-// multiplied together: what takes the most instructions is to repeat four codes of a row for all rows of the tile.
+// Most CPUs with AVX-VNNI lack AVX-512. vpdpbusd accumulates byte products directly in int32. Both halves of a tile are
+// multiplied together, because broadcasting a row's groups of four codes takes the most instructions.
 
 #include "avx2_products.h"
 
@@ -18,49 +18,35 @@ struct AvxVnni {
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[0][row] = sums[1][row] = _mm256_setzero_ps();
     const RoundedRows::Block* x = rows.first;
     Avx2Scales<kFormat> scales[kHalves] = {{weights, at, 0}, {weights, at, kTile / kHalves}};
-    const std::uint8_t* next = weights.block_codes<kFormat>(at + 1, 0);  // behind the last tile, nothing is read
+    const std::uint8_t* next = weights.block_codes<kFormat>(at + 1, 0);  // past the last tile, only prefetched
     for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
-      OfAvx2::fetch(next, b, rows);
+      Avx2Path::prefetch_next(next, b, rows);
       PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) scales[half].of_block(b);
-      __m256i whole[kHalves][kRows];
-      sums_of_codes(weights.block_codes<kFormat>(at, b), x, scales, whole);
+      __m256i dots[kHalves][kRows];
+      sums_of_codes(weights.block_codes<kFormat>(at, b), x, scales, dots);
       PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
-        const Avx2Scales<kFormat>& scaled = scales[half];
         PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-          __m256 value = _mm256_cvtepi32_ps(whole[half][row]), &sum = sums[half][row];
-          if (!kOfRows) value = _mm256_mul_ps(value, scaled.scale);
-          sum = _mm256_fmadd_ps(value, _mm256_set1_ps(x[row].scale), sum);
-          if (kForm.has_least) sum = _mm256_fmadd_ps(scaled.least, _mm256_set1_ps(x[row].shift), sum);
+          Avx2Path::add_scaled(dots[half][row], x[row], scales[half], sums[half][row]);
         }
       }
     }
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      float every[kTile];
-      PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
-        const int from = half * kTile / kHalves;
-        __m256& sum = sums[half][row];
-        if (kOfRows) sum = _mm256_mul_ps(sum, _mm256_loadu_ps(weights.row_scales(at) + from));
-        _mm256_storeu_ps(every + from, sum);
-      }
-      store(rows, row, every, 0, kTile);
-    }
+    Avx2Path::store_sums(weights, at, rows, sums);
   }
 
  private:
-  using OfAvx2 = Avx2<kFormat, kRows>;
+  using Avx2Path = Avx2<kFormat, kRows>;
   static constexpr PackedFormat kForm = record(kFormat);
-  static constexpr bool kOfRows = kForm.scales == Scales::kRows;
-  static constexpr int kHalves = 2, kParts = kForm.parts();
-  // Sums of a row and half that are made side by side: one waits for itself.
+  static constexpr int kHalves = Avx2Path::kHalves, kParts = kForm.parts();
+  // Dependency chains per row and half: with few rows, two hide the latency.
   static constexpr int kChains = kRows < 3 ? 2 : 1;
   using Sums = __m256i[kChains][kHalves][kRows];
 
   PEAGLE_AVX_VNNI static void sums_of_codes(const std::uint8_t* packed, const RoundedRows::Block* x,
-                                            const Avx2Scales<kFormat>* scales, __m256i (*whole)[kRows]) {
+                                            const Avx2Scales<kFormat>* scales, __m256i (*dots)[kRows]) {
     if constexpr (kParts > 1) {
       Sums parts[kParts];
       PEAGLE_UNROLL for (int part = 0; part < kParts; part++) {
-        begin(x, false, parts[part]);
+        initialize(x, false, parts[part]);
         add_small_codes(packed, x, part == 0, part == 1, parts[part]);
       }
       PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
@@ -69,51 +55,51 @@ struct AvxVnni {
           std::memcpy(&both, x[row].halves, sizeof both);
           __m256i sum = _mm256_madd_epi16(scales[half].middles, _mm256_set1_epi32(both));
           PEAGLE_UNROLL for (int part = 0; part < kParts; part++) {
-            // 32 bits hold a step of 16 bits twice: the upper one, with its sign
+            // each int32 contains the int16 step twice; sign-extend the upper one
             const __m256i steps = _mm256_srai_epi32(scales[half].steps[part], 16);
-            sum = _mm256_add_epi32(sum, _mm256_mullo_epi32(joined(parts[part], half, row), steps));
+            sum = _mm256_add_epi32(sum, _mm256_mullo_epi32(add_chains(parts[part], half, row), steps));
           }
-          whole[half][row] = sum;
+          dots[half][row] = sum;
         }
       }
     } else {
       Sums sums;
-      begin(x, kForm.middle != 0, sums);
+      initialize(x, kForm.middle != 0, sums);
       if constexpr (kForm.bits == 8) {
         PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
           const std::uint8_t* codes = packed + i * kGroupBytes;
-          add(OfAvx2::load(codes), OfAvx2::load(codes + kGroupBytes / kHalves), x, i, sums[i % kChains]);
+          add(Avx2Path::load(codes), Avx2Path::load(codes + kGroupBytes / kHalves), x, i, sums[i % kChains]);
         }
       } else {
         add_small_codes(packed, x, true, true, sums);
       }
       PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
-        PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[half][row] = joined(sums, half, row);
+        PEAGLE_UNROLL for (int row = 0; row < kRows; row++) dots[half][row] = add_chains(sums, half, row);
       }
     }
   }
 
-  PEAGLE_AVX_VNNI static void begin(const RoundedRows::Block* x, bool corrects, Sums& sums) {
+  PEAGLE_AVX_VNNI static void initialize(const RoundedRows::Block* x, bool has_correction, Sums& sums) {
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
       PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
         PEAGLE_UNROLL for (int chain = 0; chain < kChains; chain++) {
-          const bool has_it = corrects && chain == 0;
-          sums[chain][half][row] = has_it ? _mm256_set1_epi32(x[row].correction) : _mm256_setzero_si256();
+          const bool is_corrected = has_correction && chain == 0;
+          sums[chain][half][row] = is_corrected ? _mm256_set1_epi32(x[row].correction) : _mm256_setzero_si256();
         }
       }
     }
   }
 
-  PEAGLE_AVX_VNNI static __m256i joined(const Sums& sums, int half, int row) {
+  PEAGLE_AVX_VNNI static __m256i add_chains(const Sums& sums, int half, int row) {
     __m256i sum = sums[0][half][row];
     PEAGLE_UNROLL for (int chain = 1; chain < kChains; chain++) sum = _mm256_add_epi32(sum, sums[chain][half][row]);
     return sum;
   }
 
-  // Of codes of fewer than eight bits, those of the first columns, of the others, or all.
+  // For codes of fewer than 8 bits: adds the first half of a block's columns, the second half, or both.
   PEAGLE_AVX_VNNI static void add_small_codes(const std::uint8_t* packed, const RoundedRows::Block* x, bool first,
                                               bool second, Sums& sums) {
-    typename OfAvx2::Decoder low(packed, kForm.middle), high(packed + kGroupBytes / kHalves, kForm.middle);
+    typename Avx2Path::Decoder low(packed, kForm.middle), high(packed + kGroupBytes / kHalves, kForm.middle);
     PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
       low.next(i);
       high.next(i);
