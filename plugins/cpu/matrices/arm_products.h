@@ -11,7 +11,7 @@ struct DotProductScales {
   static constexpr PackedFormat kForm = record(kFormat);
   static constexpr int kHalves = 2 * kTile;  // bytes of one float16 per row
 
-  float32x4_t scale, least, d, minus_dmin;
+  float32x4_t scale, minimum, d, minus_dmin;
   int32x4_t steps[2];  // of each half of a block
 
   DotProductScales(const PackedWeights& weights, std::int64_t at, int from)
@@ -20,7 +20,7 @@ struct DotProductScales {
   PEAGLE_DOT_PRODUCT void of_block(std::int64_t b) {
     if constexpr (kForm.scales == Scales::kBlocks) {
       scale = halves(next_);
-      if (kForm.has_least) least = halves(next_ + kHalves);
+      if (kForm.has_min) minimum = halves(next_ + kHalves);
       next_ += kForm.scale_bytes();
     } else if constexpr (kForm.scales == Scales::kExponents) {
       const uint32x4_t bits = vshlq_n_u32(four(next_), 23);
@@ -34,7 +34,7 @@ struct DotProductScales {
         next_ += 2 * kHalves;
       }
       scale = vmulq_f32(d, vcvtq_f32_u32(four(next_)));
-      least = vmulq_f32(minus_dmin, vcvtq_f32_u32(four(next_ + kTile)));
+      minimum = vmulq_f32(minus_dmin, vcvtq_f32_u32(four(next_ + kTile)));
       next_ += 2 * kTile;
     } else if constexpr (kForm.scales == Scales::kHalfSteps) {
       if (b % kSuperblock == 0) {
@@ -70,7 +70,7 @@ struct DotProductScales {
 // Processes a quarter of a tile (four rows) at a time. The codes of a block stay in registers for all rows of x.
 template <Format kFormat, int kRows>
 struct DotProduct {
-  static constexpr int kMost = 8;
+  static constexpr int kMaxRowsPerPass = 8;
   static constexpr RoundFunction kRound = round_row_portable<record(kFormat).parts() != 1>;
 
   PEAGLE_DOT_PRODUCT static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
@@ -117,7 +117,7 @@ struct DotProduct {
         float32x4_t value = vcvtq_f32_s32(sum);
         if (!kHasRowScales) value = vmulq_f32(value, scales.scale);
         sums[row] = vfmaq_n_f32(sums[row], value, x[row].scale);
-        if (kForm.has_least) sums[row] = vfmaq_n_f32(sums[row], scales.least, x[row].shift);
+        if (kForm.has_min) sums[row] = vfmaq_n_f32(sums[row], scales.minimum, x[row].shift);
       }
     }
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {

@@ -19,7 +19,7 @@ struct Avx2Scales {
   static constexpr PackedFormat kForm = record(kFormat);
   static constexpr int kHalves = 2 * kTile;  // bytes of one float16 per row
 
-  __m256 scale, least, d, minus_dmin;
+  __m256 scale, minimum, d, minus_dmin;
   __m256i steps[2];  // of each half of a block, in int16, twice per row
   __m256i middles;   // -middle * steps in int16, for both halves of a block
 
@@ -30,7 +30,7 @@ struct Avx2Scales {
     if constexpr (kForm.scales == Scales::kBlocks) {
       if (from_ == 0) _mm_prefetch(reinterpret_cast<const char*>(next_ + kScalePrefetchBytes), _MM_HINT_T0);
       scale = halves(next_);
-      if (kForm.has_least) least = halves(next_ + kHalves);
+      if (kForm.has_min) minimum = halves(next_ + kHalves);
       next_ += kForm.scale_bytes();
     } else if constexpr (kForm.scales == Scales::kExponents) {
       const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight(next_)), 23);
@@ -44,7 +44,7 @@ struct Avx2Scales {
         next_ += 2 * kHalves;
       }
       scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(next_))));
-      least = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(next_ + kTile))));
+      minimum = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(next_ + kTile))));
       next_ += 2 * kTile;
     } else if constexpr (kForm.scales == Scales::kHalfSteps) {
       if (b % kSuperblock == 0) {
@@ -74,7 +74,7 @@ struct Avx2Scales {
 
 template <Format kFormat, int kRows>
 struct Avx2 {
-  static constexpr int kMost = 4;
+  static constexpr int kMaxRowsPerPass = 4;
   static constexpr RoundFunction kRound = round_row_avx2<record(kFormat).parts() != 1>;
 
   PEAGLE_AVX2 static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
@@ -169,7 +169,7 @@ struct Avx2 {
     __m256 value = _mm256_cvtepi32_ps(dots);
     if (!kHasRowScales) value = _mm256_mul_ps(value, scales.scale);
     sum = _mm256_fmadd_ps(value, _mm256_set1_ps(x.scale), sum);
-    if (kForm.has_least) sum = _mm256_fmadd_ps(scales.least, _mm256_set1_ps(x.shift), sum);
+    if (kForm.has_min) sum = _mm256_fmadd_ps(scales.minimum, _mm256_set1_ps(x.shift), sum);
   }
   PEAGLE_AVX2 static void store_sums(const PackedWeights& weights, std::int64_t at, const Rows& rows,
                                      __m256 (*sums)[kRows]) {
@@ -188,7 +188,7 @@ struct Avx2 {
  private:
   static constexpr bool kHasRowScales = kForm.scales == Scales::kRows;
   static constexpr int kParts = kForm.parts();
-  static constexpr int kGroupsPerInt16 = 32767 / (2 * 127 * kForm.most());  // groups whose sums fit in int16
+  static constexpr int kGroupsPerInt16 = 32767 / (2 * 127 * kForm.max_code());  // groups whose sums fit in int16
   static constexpr bool kAllGroupsFit = kGroupsPerInt16 >= kGroups;
   static_assert(kGroupsPerInt16 == 0 || kGroupsPerInt16 >= 4 / kParts,
                 "two groups of a part, or four, are added in int16");

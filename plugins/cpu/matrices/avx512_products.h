@@ -13,7 +13,7 @@ struct Avx512Scales {
   static constexpr PackedFormat kForm = record(kFormat);
   static constexpr int kHalves = 2 * kTile;  // bytes of one float16 per row
 
-  __m512 scale, least, d, minus_dmin;
+  __m512 scale, minimum, d, minus_dmin;
   __m512 steps[2];   // of each half of a block
   __m512i middles;   // -middle * steps in int16, for both halves of a block
 
@@ -28,7 +28,7 @@ struct Avx512Scales {
     }
     if constexpr (kForm.scales == Scales::kBlocks) {
       scale = halves(next_);
-      if (kForm.has_least) least = halves(next_ + kHalves);
+      if (kForm.has_min) minimum = halves(next_ + kHalves);
       next_ += kForm.scale_bytes();
     } else if constexpr (kForm.scales == Scales::kExponents) {
       const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen(next_)), 23);
@@ -42,7 +42,7 @@ struct Avx512Scales {
         next_ += 2 * kHalves;
       }
       scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(next_))));
-      least = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(next_ + kTile))));
+      minimum = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(next_ + kTile))));
       next_ += 2 * kTile;
     } else if constexpr (kForm.scales == Scales::kHalfSteps) {
       if (b % kSuperblock == 0) {
@@ -71,7 +71,7 @@ struct Avx512Scales {
 
 template <Format kFormat, int kRows>
 struct Avx512Vnni {
-  static constexpr int kMost = 8;
+  static constexpr int kMaxRowsPerPass = 8;
   static constexpr RoundFunction kRound = round_row_avx512<record(kFormat).parts() != 1>;
 
   PEAGLE_AVX512_VNNI static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
@@ -87,7 +87,7 @@ struct Avx512Vnni {
         __m512 value = kForm.parts() > 1 ? sum_of_halves(codes, x[row], scales) : sum(codes, x[row]);
         if (!kHasRowScales) value = _mm512_mul_ps(value, scales.scale);
         sums[row] = _mm512_fmadd_ps(value, _mm512_set1_ps(x[row].scale), sums[row]);
-        if (kForm.has_least) sums[row] = _mm512_fmadd_ps(scales.least, _mm512_set1_ps(x[row].shift), sums[row]);
+        if (kForm.has_min) sums[row] = _mm512_fmadd_ps(scales.minimum, _mm512_set1_ps(x[row].shift), sums[row]);
       }
     }
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {

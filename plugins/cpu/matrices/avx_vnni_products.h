@@ -10,7 +10,7 @@ namespace peagle {
 
 template <Format kFormat, int kRows>
 struct AvxVnni {
-  static constexpr int kMost = 6;
+  static constexpr int kMaxRowsPerPass = 6;
   static constexpr RoundFunction kRound = Avx2<kFormat, kRows>::kRound;
 
   PEAGLE_AVX_VNNI static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {

@@ -30,13 +30,13 @@ struct PackedFormat {
   int middle;  // zero point, subtracted from codes; with `values`, an offset that makes all values nonnegative
   const Values* values;
   Scales scales;
-  bool has_least;  // blocks have a minimum, which is added to their values
+  bool has_min;  // blocks have a minimum, which is added to their values
 
   // Bits of a code above the lower four. They are stored separately, one group-sized vector per bit.
   constexpr int upper_bits() const { return bits < 8 ? bits - 4 : 0; }
   constexpr int code_bytes() const { return bits * kGroupBytes; }
   // The largest code, or the largest value + middle.
-  constexpr int most() const {
+  constexpr int max_code() const {
     if (values == nullptr) return (1 << bits) - 1;
     int max = 0;
     for (int i = 0; i < 16; i++) max = (*values)[i] + middle > max ? (*values)[i] + middle : max;
@@ -57,7 +57,7 @@ struct PackedFormat {
     switch (scales) {
       case Scales::kSteps: return kTile * (2 * 2 + kSuperblock * 2);
       case Scales::kHalfSteps: return kTile * (2 + kSuperblock * 2);
-      default: return has_least ? 2 * kTile : kTile;
+      default: return has_min ? 2 * kTile : kTile;
     }
   }
   constexpr int scale_bytes() const {

@@ -102,7 +102,7 @@ inline float load_half(const std::uint8_t* at) {
 struct BlockScale {
   float scale;
   std::int32_t steps[2];
-  float least;
+  float minimum;
 };
 
 template <Format kFormat>
@@ -116,7 +116,7 @@ BlockScale block_scale(const PackedWeights& weights, std::int64_t tile, std::int
     constexpr int kHalves = kTile * 2;  // bytes of one float16 per row of the tile
     const int offset = int(block % kSuperblock) * 2 * kTile + row;
     if constexpr (kForm.scales == Scales::kBlocks) {
-      return {load_half(entry + 2 * row), {1, 1}, kForm.has_least ? load_half(entry + kHalves + 2 * row) : 0.0f};
+      return {load_half(entry + 2 * row), {1, 1}, kForm.has_min ? load_half(entry + kHalves + 2 * row) : 0.0f};
     } else if constexpr (kForm.scales == Scales::kExponents) {
       const std::uint32_t bits = std::uint32_t(entry[row]) << 23;
       return {number_of(bits > 1u << 22 ? bits : 1u << 22) * 0.5f, {1, 1}, 0.0f};  // exponent 0 is subnormal

@@ -30,7 +30,7 @@ void portable_tile(const PackedWeights& weights, std::int64_t at, const Rows& ro
         }
         const float value = has_row_scales ? float(whole) : float(whole) * scale.scale;
         sums[row][n] = __builtin_fmaf(value, x[row].scale, sums[row][n]);
-        if (format.has_least) sums[row][n] = __builtin_fmaf(scale.least, x[row].shift, sums[row][n]);
+        if (format.has_min) sums[row][n] = __builtin_fmaf(scale.minimum, x[row].shift, sums[row][n]);
       }
     }
   }
@@ -42,7 +42,7 @@ void portable_tile(const PackedWeights& weights, std::int64_t at, const Rows& ro
 
 template <int kParts, int kRows>
 struct PortableRows {
-  static constexpr int kMost = kMaxRows;
+  static constexpr int kMaxRowsPerPass = kMaxRows;
   static constexpr RoundFunction kRound = round_row_portable<kParts != 1>;
 
   static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {

@@ -39,13 +39,13 @@ struct TileKernels {
 // Null for more rows than the path supports per pass: every instantiation costs compile time.
 template <template <Format, int> class Path, Format kFormat, int kRows>
 TileFunction tile_of() {
-  if constexpr (kRows <= Path<kFormat, 1>::kMost) return Path<kFormat, kRows>::tile;
+  if constexpr (kRows <= Path<kFormat, 1>::kMaxRowsPerPass) return Path<kFormat, kRows>::tile;
   return nullptr;
 }
 
 template <template <Format, int> class Path, Format kFormat>
 TileKernels tile_kernels() {
-  return {Path<kFormat, 1>::kMost,
+  return {Path<kFormat, 1>::kMaxRowsPerPass,
           Path<kFormat, 1>::kRound,
           {tile_of<Path, kFormat, 1>(), tile_of<Path, kFormat, 2>(), tile_of<Path, kFormat, 3>(),
            tile_of<Path, kFormat, 4>(), tile_of<Path, kFormat, 5>(), tile_of<Path, kFormat, 6>(),

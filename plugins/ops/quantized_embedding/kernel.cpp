@@ -66,7 +66,7 @@ class QuantizedEmbedding : public Kernel {
       const float step = scale.scale * float(scale.steps[part]);
       for (int i = part * part_size; i < (part + 1) * part_size; i++) {
         const float value = float(numbers[0][i]) * step;
-        y[i] = form.has_least ? value + scale.least : value;
+        y[i] = form.has_min ? value + scale.minimum : value;
       }
     }
   }
