@@ -44,7 +44,7 @@ from peagle.plugins.errors import PeagleError
 MODELS = Path(__file__).resolve().parent.parent / "compiler" / "bundled" / "models"
 GPU = "sm_120"
 VOCAB, MAX_SEQ_LEN, MAX_K, BATCH = 8192, 2048, 8, 8
-MOST_BYTES, MOST_SECONDS = 7e9, 180.0
+MAX_BYTES, MAX_SECONDS = 7e9, 180.0
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 _BLOCK = 1 << 22  # random values that are generated; a weight repeats them
 
@@ -79,8 +79,8 @@ class Row:
     def problems(self) -> tuple[str, ...]:
         """The limits that were exceeded."""
         peak, seconds = self.facts.peak_rss_bytes, self.facts.seconds
-        over = [f"{peak / 1e9:.2f} GB, more than {MOST_BYTES / 1e9:.0f}"] if peak > MOST_BYTES else []
-        over += [f"{seconds:.0f} s, more than {MOST_SECONDS:.0f}"] if seconds > MOST_SECONDS else []
+        over = [f"{peak / 1e9:.2f} GB, more than {MAX_BYTES / 1e9:.0f}"] if peak > MAX_BYTES else []
+        over += [f"{seconds:.0f} s, more than {MAX_SECONDS:.0f}"] if seconds > MAX_SECONDS else []
         return tuple(f"{self.case}: {text}" for text in over)
 
 

@@ -36,7 +36,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from cpu.engines import MOST_DRAFTS, REAL, build
+from cpu.engines import MAX_DRAFTS, REAL, build
 from llama_server import built
 from peers.commands import checkpoint_folder
 from peers.environments import ROOT
@@ -183,7 +183,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=4, help="prompts of HumanEval, of 164; default: %(default)s")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer; default: %(default)s")
-    parser.add_argument("--k", type=int, nargs="+", default=[4, 6], choices=range(1, MOST_DRAFTS + 1), metavar="K",
+    parser.add_argument("--k", type=int, nargs="+", default=[4, 6], choices=range(1, MAX_DRAFTS + 1), metavar="K",
                         help="drafts per round; default: 4 6")  # fmt: skip
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both; default: %(default)s")
     parser.add_argument("--equal", type=float, default=0.9, help="least share of equal answers; default: %(default)s")
@@ -195,7 +195,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Compare at every K, print the sums, and set the exit status."""
     options = parse_arguments()
-    flags = (*REAL, "--backend", "onnxruntime", "--precision", "fp32", "--num-speculative-tokens", str(MOST_DRAFTS))
+    flags = (*REAL, "--backend", "onnxruntime", "--precision", "fp32", "--num-speculative-tokens", str(MAX_DRAFTS))
     folder = build(WORK / "eagle3", *flags, "--draft", "eagle3")
     name = "llama.cpp of " + requirement().replace("==", " ")
     columns = "tokens | rounds | drafted | accepted at position 1 to K | acceptance length |"

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpu.engines import MOST_DRAFTS, REAL, build
+from cpu.engines import MAX_DRAFTS, REAL, build
 from peers.commands import checkpoint_folder
 from peers.environments import python_of
 from peers.process import Peer, running
@@ -152,7 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=4, help="prompts of HumanEval, of 164; default: %(default)s")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer; default: %(default)s")
-    parser.add_argument("--k", type=int, nargs="+", default=[4, 6], choices=range(1, MOST_DRAFTS + 1), metavar="K",
+    parser.add_argument("--k", type=int, nargs="+", default=[4, 6], choices=range(1, MAX_DRAFTS + 1), metavar="K",
                         help="drafts per round; default: 4 6")  # fmt: skip
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both runtimes; default: %(default)s; "
                         "on a busy machine, vLLM is faster with 1")  # fmt: skip
@@ -164,7 +164,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Compare every method at every K, print the sums, and set the exit status."""
     arguments = parse_arguments()
-    flags = (*REAL, "--backend", "onnxruntime", "--precision", "fp32", "--num-speculative-tokens", str(MOST_DRAFTS))
+    flags = (*REAL, "--backend", "onnxruntime", "--precision", "fp32", "--num-speculative-tokens", str(MAX_DRAFTS))
     folders = [build(WORK / method.head, *flags, "--draft", method.head) for method in METHODS]
     columns = "tokens | rounds | drafted | accepted at position 1 to K | acceptance length |"
     print(f"| method | prompt | {columns} vLLM |\n|---|---|---|---|---|---|---|---|", flush=True)

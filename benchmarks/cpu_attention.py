@@ -89,7 +89,7 @@ def parse() -> argparse.Namespace:
 
 
 def kernel_of(
-    options: argparse.Namespace, library: Path, context: int, columns: int, kept_as: str, window: str = "plain"
+    options: argparse.Namespace, library: Path, context: int, columns: int, cache_type: str, window: str = "plain"
 ) -> Callable[[], Any]:
     """Return a run of the project's kernel in every layer."""
     rows, q, k = shapes(options, columns)
@@ -101,8 +101,8 @@ def kernel_of(
         ("CachedAttention", ["q", "k", "v", f"k{i}", f"v{i}", "start", *last], [f"y{i}", f"k{i}_out", f"v{i}_out"])
         for i in range(options.layers)
     ]
-    attributes = {"scale": 0.125, "scaled": int(kept_as == "int8")}
-    return session(options, nodes, DOMAIN, attributes, fed, context + columns, library, kept_as)
+    attributes = {"scale": 0.125, "scaled": int(cache_type == "int8")}
+    return session(options, nodes, DOMAIN, attributes, fed, context + columns, library, cache_type)
 
 
 def ancestors_of(columns: int, window: str) -> Any:
@@ -148,8 +148,8 @@ def random(shape: tuple[int, ...]) -> Any:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-def kept(numbers: Any, kept_as: str) -> Any:
-    return codes_of(numbers) if kept_as == "int8" else numbers.astype(kept_as)
+def kept(numbers: Any, cache_type: str) -> Any:
+    return codes_of(numbers) if cache_type == "int8" else numbers.astype(cache_type)
 
 
 def aligned(array: Any) -> Any:
@@ -169,7 +169,7 @@ def session(
     fed: dict[str, Any],
     length: int,
     library: Path | None,
-    kept_as: str = "float32",
+    cache_type: str = "float32",
 ) -> Callable[[], Any]:
     """Return a run of these nodes over arrays bound once, with caches updated in place."""
     import onnx
@@ -180,7 +180,7 @@ def session(
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
     cache = (options.rows, options.key_heads, length, options.size)
-    caches = {f"{name}{i}": aligned(kept(random(cache), kept_as)) for i in range(options.layers) for name in "kv"}
+    caches = {f"{name}{i}": aligned(kept(random(cache), cache_type)) for i in range(options.layers) for name in "kv"}
     results = {f"y{i}": np.empty(fed["q"].size, np.float32) for i in range(options.layers)}
     graph = helper.make_graph(
         [helper.make_node(op, names, out, domain=domain, **attributes) for op, names, out in nodes],

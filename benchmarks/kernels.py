@@ -56,9 +56,9 @@ HIDDEN, INNER, EXPERTS, CHOSEN = 2880, 2880, 128, 4  # of GPT-OSS-120B
 
 DEVICE = "cuda"
 REPLAYS = 9
-LEAST_LAUNCHES = 20
-MOST_LAUNCHES = 400
-MOST_RING_BYTES = 8 << 30
+MIN_LAUNCHES = 20
+MAX_LAUNCHES = 400
+MAX_RING_BYTES = 8 << 30
 
 Enqueue = Callable[[int], Any]
 
@@ -241,14 +241,14 @@ def accept_prefix(
                 f"AcceptPrefix {dtype}, V={vocab}, K={k}, B={batch}: greedy tokens differ from PyTorch's"
             )
     # Copies of one input: the drafts stay valid, and each copy has left the cache when it is read again.
-    copies = max(2, min(3 * l2_bytes // size + 1, MOST_RING_BYTES // size, MOST_LAUNCHES))
+    copies = max(2, min(3 * l2_bytes // size + 1, MAX_RING_BYTES // size, MAX_LAUNCHES))
     ring = [one, *(one.clone() for _ in range(copies - 1))]
-    launches = max(copies, LEAST_LAUNCHES)
+    launches = max(copies, MIN_LAUNCHES)
     cold = timed(lambda i: kernel(made.tensors(ring[i % copies]), made.dims, dtype), launches)
-    warm = timed(lambda i: kernel(made.tensors(one), made.dims, dtype), LEAST_LAUNCHES)
+    warm = timed(lambda i: kernel(made.tensors(one), made.dims, dtype), MIN_LAUNCHES)
     baseline: Spread | None = None
     try:
-        few = min(copies, LEAST_LAUNCHES) if size < l2_bytes else 2
+        few = min(copies, MIN_LAUNCHES) if size < l2_bytes else 2
         baseline = timed(lambda i: torch_accept(ring[i % copies], made, temperature, top_p), few)
     except torch.cuda.OutOfMemoryError:
         pass
@@ -315,9 +315,9 @@ def small_ops(kernels: dict[str, Kernel], k: int, batch: int, copy_speed: float)
     }
     rows = []
     for name, (ours, theirs, moved) in calls.items():
-        time = timed(ours, LEAST_LAUNCHES)
+        time = timed(ours, MIN_LAUNCHES)
         floor = sum(x.numel() * x.element_size() for x in moved) / (copy_speed * 1e-6)
-        rows.append(Row(name, "", "", 0, k, batch, floor, time, time, timed(theirs, LEAST_LAUNCHES)))
+        rows.append(Row(name, "", "", 0, k, batch, floor, time, time, timed(theirs, MIN_LAUNCHES)))
     for x, y in zip(rows_out, torch_rows(*place_in, mask=7), strict=True):
         if not torch.equal(x, y):
             raise RuntimeError(f"PlaceholderDraft, K={k}, B={batch}: rows differ from PyTorch's")
@@ -337,7 +337,7 @@ def routed_experts(kernels: dict[str, Kernel], tokens: int, dtype: str, copy_spe
         codes = torch.randint(-128, 128, (*shape, 16), dtype=torch.int8, device=DEVICE)
         return [codes, torch.randint(115, 125, shape, dtype=torch.int8, device=DEVICE)]
 
-    choices = [torch.rand((tokens, EXPERTS), device=DEVICE).topk(CHOSEN).indices for _ in range(MOST_LAUNCHES // 8)]
+    choices = [torch.rand((tokens, EXPERTS), device=DEVICE).topk(CHOSEN).indices for _ in range(MAX_LAUNCHES // 8)]
     numbers = [torch.tensor(number, device=DEVICE) for number in (1.702, 1.0, 7.0)]
     gate_up = [*blocks(EXPERTS, INNER, 2, HIDDEN // 32), some(EXPERTS, 2 * INNER), *numbers]
     down = [*blocks(EXPERTS, HIDDEN, INNER // 32), some(EXPERTS, HIDDEN)]
@@ -357,7 +357,7 @@ def routed_experts(kernels: dict[str, Kernel], tokens: int, dtype: str, copy_spe
             kernel(given(choices[i % len(choices)]), dims, dtype)
 
         cold = timed(launch, len(choices))
-        warm = timed(lambda i, launch=launch: launch(0), LEAST_LAUNCHES)  # type: ignore[misc]
+        warm = timed(lambda i, launch=launch: launch(0), MIN_LAUNCHES)  # type: ignore[misc]
         floor = size / (copy_speed * 1e-6)
         rows.append(Row(name, "", dtype, 0, tokens - 1, 1, floor, cold, warm, None, compared=False))
     return rows

@@ -22,7 +22,7 @@ from .folder.manifest import Manifest
 from .free_memory import free_memory, return_freed_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
-from .machine import memory_bytes, most_threads
+from .machine import max_threads, memory_bytes
 from .policy.drafts_per_round import NumSpeculativeTokens, Policy, spaced_counts
 from .policy.sweep import MeasuredK, Sweep
 from .request_factory import ChatOptions, DraftOptions, EncodedInput, Prompt, RequestFactory, TemplateOptions
@@ -38,10 +38,10 @@ from .text.messages import Message, template_of
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
-MOST_PRIORITY = (1 << 31) - 1
+MAX_PRIORITY = (1 << 31) - 1
 _CYCLES, _FEW, _PATIENCE = 16, 3, 3  # of `measure_rounds`: cycles through all K, those within its time, times that time
 _TIMED_CALLS, _TIMED_TOKENS = 16, 64
-_PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
+_PREFIX_SHARE, _MAX_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
 class Engine:
@@ -143,7 +143,7 @@ class Engine:
         """
         slots = integer("max_batch_size", max_batch_size, 1)
         if threads is not None:
-            threads = integer("threads", threads, 1, most_threads(), fix="remove threads to let the engine choose")
+            threads = integer("threads", threads, 1, max_threads(), fix="remove threads to let the engine choose")
         if not isinstance(check, str) or check not in get_args(Check):
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
@@ -560,7 +560,7 @@ class Engine:
     def _submitted(
         self, request: Request, timeout: float | None = None, priority: int = 0, *, waits: bool
     ) -> Submission:
-        request.priority = integer("priority", priority, -MOST_PRIORITY, MOST_PRIORITY)
+        request.priority = integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         if timeout is not None:
             request.deadline = time.perf_counter() + number("timeout", timeout, 0, is_above=True)
         submission = Submission(request.prompt, request.delivery)
@@ -574,7 +574,7 @@ def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
         return 0
     weights = sum(entry.size for entry in manifest.files.values())  # mapped: what is in memory of them counts as free
     spare = min(free_memory(), memory_bytes()) - weights
-    return int(min(max(spare, 0) * _PREFIX_SHARE, _MOST_PREFIX_BYTES))
+    return int(min(max(spare, 0) * _PREFIX_SHARE, _MAX_PREFIX_BYTES))
 
 
 def _limit(value: int, maximum: int) -> int:

@@ -39,7 +39,7 @@ def free_memory(root: Path = _ROOT) -> float:
         meminfo = _numbers(root / "proc" / "meminfo")
         swap = meminfo.get("SwapFree:", 0) * 1024
         free = meminfo["MemAvailable:"] * 1024 + swap
-    return max(min([free, *(_left(folder, files, swap) for folder, files in _groups(root))]), 0)
+    return max(min([free, *(_remaining(folder, files, swap) for folder, files in _groups(root))]), 0)
 
 
 def return_freed_memory() -> None:
@@ -71,7 +71,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
             yield top.joinpath(*parts[:count]), files
 
 
-def _left(group: Path, files: _Files, swap: int) -> float:
+def _remaining(group: Path, files: _Files, swap: int) -> float:
     """Return the remaining memory of a group; inf if it is unlimited or not visible."""
     with suppress(OSError, ValueError):  # "max"
         limit = int((group / files.limit).read_text())

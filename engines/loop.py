@@ -217,18 +217,18 @@ class Loop:
         try:
             while not (self._is_ending and self._is_idle):
                 try:
-                    self._take_in()
+                    self._receive()
                     self._advance()
                 except BaseException as error:
-                    self._begin_anew(error)
+                    self._restart(error)
         except BaseException as error:
-            self._give_up(error)
+            self._shut_down(error)
 
     @property
     def _is_idle(self) -> bool:
         return not self._exclusive and (self._scheduler is None or self._scheduler.is_idle)
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
         """Process incoming items; sleep until one arrives if there is nothing to do."""
         may_sleep = self._is_idle and not self._is_ending
         while True:
@@ -291,18 +291,18 @@ class Loop:
             self._in_flight.discard(each)
             self._room.notify()
 
-    def _begin_anew(self, error: BaseException) -> None:
+    def _restart(self, error: BaseException) -> None:
         """End all requests with the error and reset the scheduler. Raises if that fails."""
         self._scheduler = None
         self._exclusive.clear()
         try:
             self._scheduler = self._new_scheduler()
         except BaseException as again:
-            self._give_up(again, error)
+            self._shut_down(again, error)
             raise
         self._end_all(error, usable=True)
 
-    def _give_up(self, failure: BaseException, error: BaseException | None = None) -> None:
+    def _shut_down(self, failure: BaseException, error: BaseException | None = None) -> None:
         """Accept no more requests because of ``failure``, and end all requests, with ``error`` if given."""
         with self._room:
             self._failure = self._failure or failure

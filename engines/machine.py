@@ -10,7 +10,7 @@ _ANYWHERE = 64  # thread count accepted on every machine, so that scripts are po
 _CGROUPS = ("memory.max", "memory/memory.limit_in_bytes")  # cgroup version 2 and version 1
 
 
-def most_threads() -> int:
+def max_threads() -> int:
     """Return the maximum thread count: more than four per core are probably a mistake, and take memory."""
     return max(4 * (os.cpu_count() or 1), _ANYWHERE)
 

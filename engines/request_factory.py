@@ -112,7 +112,7 @@ class RequestFactory:
 
         Errors refer to the prompt as ``name``. Raises ``PromptTooLong`` without encoding if it is certainly too long.
         """
-        keep_last = self._kept(params)
+        keep_last = self._prompt_limit(params)
         ids: Sequence[int] = (
             self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._max_seq_len, keep_last=keep_last, name=name)
             if isinstance(prompt, str)
@@ -124,13 +124,13 @@ class RequestFactory:
         self, messages: Sequence[Message], params: SamplingParams, **options: Unpack[TemplateOptions]
     ) -> EncodedInput:
         """Return a conversation, rendered, encoded, and truncated as ``params`` specify."""
-        chats, keep_last = self.conversations, self._kept(params)
+        chats, keep_last = self.conversations, self._prompt_limit(params)
         _, ids = self.written(messages, keep_last=keep_last, **options)
         end_ids = chats.ends_with(options.get("chat_template"))
         shown = shows_special(chats.style, self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
         return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown)
 
-    def _kept(self, params: SamplingParams) -> int | None:
+    def _prompt_limit(self, params: SamplingParams) -> int | None:
         """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
         keep_last = params.truncate_prompt_tokens
         if keep_last is not None and keep_last > self._max_seq_len:

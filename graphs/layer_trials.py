@@ -70,13 +70,13 @@ class Trials:
 
     def operators(self, lowering: Lowering | None = None) -> dict[str, int]:
         """Count each operator in the whole graph, semantic or lowered; most frequent first."""
-        return dict((+self._whole(lambda trial: _operators(trial, lowering))).most_common())
+        return dict((+self._whole_model(lambda trial: _operators(trial, lowering))).most_common())
 
     def count(self, counted: Callable[[ir.Model], int], lowering: Lowering) -> int:
         """Return what ``counted`` gives for the whole lowered graph, if it is a sum over nodes of each layer."""
-        return self._whole(lambda trial: Counter({"": counted(trial.lowered(lowering))}))[""]
+        return self._whole_model(lambda trial: Counter({"": counted(trial.lowered(lowering))}))[""]
 
-    def _whole(self, counted: Callable[[LayerTrial], Counter[str]]) -> Counter[str]:
+    def _whole_model(self, counted: Callable[[LayerTrial], Counter[str]]) -> Counter[str]:
         base = counted(self.base)
         total = Counter(base)
         for kind, trial in self.more.items():

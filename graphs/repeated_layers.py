@@ -71,7 +71,7 @@ def _renumber(graph: ir.Graph, traced: Sequence[int]) -> None:
                 value.name = _CACHE.sub(rf"\1.{old}", str(value.name))
 
 
-def hollow(name: str, dtype: ir.DataType, shape: ir.Shape) -> ir.ExternalTensor:
+def placeholder_weight(name: str, dtype: ir.DataType, shape: ir.Shape) -> ir.ExternalTensor:
     """Return a weight without values, which are attached after lowering."""
     return ir.ExternalTensor("weights", None, None, dtype, shape=shape, name=name)
 
@@ -123,7 +123,7 @@ class _Copies:
             if value.is_graph_input():
                 self._graph.inputs.append(copy)
             else:
-                copy.const_value = hollow(name, copy.dtype, copy.shape)
+                copy.const_value = placeholder_weight(name, copy.dtype, copy.shape)
                 self._graph.initializers.add(copy)
         return self._values[value]
 

@@ -41,7 +41,7 @@ from .drafters.parallel_drafter import ParallelDrafter
 from .export_program import export_program, known_results
 from .lowering.shared_passes import ROPE_METADATA
 from .modelling_errors import modelling
-from .repeated_layers import hollow, layers_to_trace, repeat_layers
+from .repeated_layers import layers_to_trace, placeholder_weight, repeat_layers
 from .targets import CacheSpec, TargetSpec
 from .targets.semantic_patches import RotaryTable, RotaryTables
 from .targets.skeleton import Skeleton
@@ -216,7 +216,7 @@ def _simplify(model: ir.Model) -> None:
     for name, tensor in weights.items():
         if name in model.graph.initializers:
             value = model.graph.initializers[name]
-            value.const_value = hollow(name, tensor.dtype, tensor.shape)
+            value.const_value = placeholder_weight(name, tensor.dtype, tensor.shape)
     for node in model.graph.all_nodes():
         node.metadata_props.clear()  # stack traces, which would be most of the file
 

@@ -88,14 +88,14 @@ ANCESTORS, SKIPPED, NEXT_SKIPPED, PATH = "ancestors", "skipped", "next_skipped",
 CANDIDATES = ("candidate_ids", "candidate_scores")
 POSITIONS = "positions"
 
-MOST_CANDIDATES = 8  # per position; less likely candidates are in no tree small enough to pay off
+MAX_CANDIDATES = 8  # per position; less likely candidates are in no tree small enough to pay off
 DEEPEST = 6  # maximum depth of a draft tree: the positions whose candidates it may contain
 
 MAX_DRAFTS = 63  # per round: AcceptPrefix's kernel handles 64 emission columns, and one is the bonus token's
 
 # Dynamic dims and their field in a plan's profile.
 PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted", "R": "positions", "A": "aux_columns"}
-LEAST_SIZES = {"aux_columns": 0}  # of fields that may be smaller than 1
+MIN_SIZES = {"aux_columns": 0}  # of fields that may be smaller than 1
 PARTIAL_FIELDS = ("positions", "aux_columns")  # empty in the profiles of graphs without these dims
 
 

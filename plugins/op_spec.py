@@ -53,7 +53,7 @@ def terms_of(expression: str) -> tuple[list[tuple[int, str]], int]:
     return [(sign, name) for sign, name in found if not name.isdigit()], constant
 
 
-def _spelled(dims: tuple[str, ...], leading: int) -> tuple[str, ...]:
+def _expand_dims(dims: tuple[str, ...], leading: int) -> tuple[str, ...]:
     """Return the dims with one name for each dim that ``...`` stands for."""
     return (*(f"leading_{i}" for i in range(leading)), *dims[1:]) if dims[:1] == (ANY,) else dims
 
@@ -216,7 +216,7 @@ class OpSpec:
         leading = 0
         for operand, shape in self._paired(shapes, problems):
             leading = max(len(shape) - len(operand.dims) + 1, 0) if operand.dims[:1] == (ANY,) else leading
-            dims = _spelled(operand.dims, leading)
+            dims = _expand_dims(operand.dims, leading)
             if len(shape) != len(dims):
                 problems.append(f"{operand.name} must have rank {len(dims)}, not {len(shape)}")
                 continue
@@ -231,7 +231,7 @@ class OpSpec:
             problems += [problem] if not problems and (problem := check(known)) else []
         self._refuse(problems)
         symbols |= {a.name: attributes[a.name] for a in self.attributes if attributes and a.kind is int}
-        return [tuple(evaluate_dim(d, symbols) for d in _spelled(output.dims, leading)) for output in self.outputs]
+        return [tuple(evaluate_dim(d, symbols) for d in _expand_dims(output.dims, leading)) for output in self.outputs]
 
     def _paired(self, values: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:
         """Return the inputs that are present, each with its value; complain about missing and surplus ones."""

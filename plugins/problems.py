@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from .errors import BuildError
 
-MOST = 20  # limit for names of one kind, and for problems with the same fix
+MAX = 20  # limit for names of one kind, and for problems with the same fix
 _SHOWN = 240
 
 
@@ -17,7 +17,7 @@ def shown(name: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def listed(items: Iterable[str], limit: int = MOST, separator: str = ", ") -> str:
+def listed(items: Iterable[str], limit: int = MAX, separator: str = ", ") -> str:
     """Join the first items, and add the number of omitted ones."""
     every = list(items)
     more = f"{separator.rstrip(', ')} and {len(every) - limit} more" if len(every) > limit else ""
@@ -65,7 +65,7 @@ class Problems:
             cures: dict[str, list[BuildError]] = {}
             for error in self._errors:
                 cures.setdefault(error.fix, []).append(error)
-            limit = len(self._errors) if self.fix else MOST
+            limit = len(self._errors) if self.fix else MAX
             raise BuildError(
                 f"{self.subject} {self._complaint} ({counted(self._errors, 'problem')}):\n"
                 + "\n".join(line for errors in cures.values() for line in _lines(errors, limit)),

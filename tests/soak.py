@@ -1,4 +1,4 @@
-"""Soak test of ``peagle-compile serve`` and Triton: clients and faults of all kinds, and every answer is checked.
+"""Soak test of ``peagle-compile serve`` and Triton: clients and faults of all kinds; every answer is checked.
 
 make soak ARGS="--seconds 120"            with a demo engine, built into build/soak/engine
 make soak ARGS="ENGINE --head HEAD"       with another engine, and a head of its target that comes and goes
@@ -42,8 +42,8 @@ from tests.wall_clock import ONLY, WallClock
 KEY = "secret"
 CLIENTS, AT_ONCE = 8, 3
 TRITON_CLIENTS = 4
-MOST_GROWTH = 96 << 20  # bytes of a server's memory in the second half; caches and stored answers fill in the first
-MOST_SECONDS = 120  # of one request, however busy the machine is
+MAX_GROWTH = 96 << 20  # bytes of a server's memory in the second half; caches and stored answers fill in the first
+MAX_SECONDS = 120  # of one request, however busy the machine is
 _SECONDS = re.compile(r"^(\S*seconds_(?:sum|total)\S*) (\S+)$", re.MULTILINE)  # of one series
 
 
@@ -223,7 +223,7 @@ def _disturb(done: Soak, subjects: list[Subject], jumps: Faults, alone: Mapping[
         thread.start()
     time.sleep(done.seconds / 2)
     half = {each.name: each.memory() for each in subjects}
-    last = began + done.seconds + 2 * MOST_SECONDS
+    last = began + done.seconds + 2 * MAX_SECONDS
     for thread in threads:
         thread.join(max(0, last - time.monotonic()))
     done.wrong += [f"{thread.name} does not end" for thread in threads if thread.is_alive()]
@@ -238,7 +238,7 @@ def _disturb(done: Soak, subjects: list[Subject], jumps: Faults, alone: Mapping[
         except Exception as error:
             done.wrong.append(f"{each.name}: after all, {error!r}")
         done.memory[each.name] = begin[each.name], half[each.name], each.memory()
-        if (growth := done.memory[each.name][2] - half[each.name]) > MOST_GROWTH:
+        if (growth := done.memory[each.name][2] - half[each.name]) > MAX_GROWTH:
             done.wrong.append(f"{each.name}: memory grew by {growth >> 20} MiB in the second half")
 
 
@@ -246,7 +246,7 @@ def _wrong_after_all(subject: Subject, alone: Mapping[Asked, Answer], seconds: f
     found = [] if any(client.finished for client in subject.clients) else ["nobody got an answer"]
     again = subject.answers()  # every slot still serves
     found += [f"after all, {asked}" for asked, answer in again.items() if answer[:2] != alone[asked][:2]]
-    most = (len(subject.clients) + 1) * (seconds + MOST_SECONDS)  # all requests together, a jump of the clock is more
+    most = (len(subject.clients) + 1) * (seconds + MAX_SECONDS)  # all requests together, a jump of the clock is more
     times = [(name, float(value)) for name, value in _SECONDS.findall(subject.metrics())]
     found += [f"after {seconds:.0f} seconds, {name} is {value}" for name, value in times if not 0 <= value <= most]
     return found if times else [*found, "its metrics tell no times"]

@@ -1,4 +1,4 @@
-"""Clients of all kinds: what they ask of every API, what they make of the answers, and how they leave."""
+"""Clients of all kinds: their requests to every API, their checks of answers, and how they disconnect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ '# ' + m.content + '\n' if m.role == 'system' else m.content }}{% endfor %}"
 )
 PLAIN = {"num_speculative_tokens": 0}
-MOST_MOVED = 3720  # seconds between the time of day here and that of a server, whose clock may be moved by an hour
+MAX_CLOCK_SHIFT = 3720  # seconds between the time of day here and that of a server, whose clock may be moved by an hour
 FIRST_LETTERS = 4  # after which a client leaves that does not want the whole answer
 Asked = tuple[str, int, int]  # kind, prompt, seed
 Answer = tuple[str, list[tuple[str, str]], list[float], str | None]  # text, calls, logprobs, why it ended
@@ -159,7 +159,7 @@ def _time_of_day(piece: dict[str, Any]) -> set[int]:
         for name in ("created", "created_at")
         if (value := part.get(name)) is not None
     }
-    if not all(isinstance(each, int) and abs(each - time.time()) < MOST_MOVED for each in found):
+    if not all(isinstance(each, int) and abs(each - time.time()) < MAX_CLOCK_SHIFT for each in found):
         raise BadAnswer(f"an answer of {found} at {time.time():.0f}")
     return found
 

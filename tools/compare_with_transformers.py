@@ -31,8 +31,8 @@ class Difference:
     """The first different token: its position in the answer, both ids, and the margin between them."""
 
     place: int
-    theirs: int
-    ours: int
+    expected: int
+    actual: int
     margin: float
 
 
@@ -40,13 +40,13 @@ class Difference:
 def first_difference(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Difference | None:
     """Return the first difference of ``model``'s greedy tokens after ``prompt`` from ``answer``, or None."""
     ids, cache = torch.tensor([list(prompt)]), None
-    for place, ours in enumerate(answer):
+    for place, token in enumerate(answer):
         out = model(ids, past_key_values=cache, use_cache=True)
         logits, cache = out.logits[0, -1], out.past_key_values
-        theirs = int(logits.argmax())
-        if theirs != ours:
-            return Difference(place, theirs, ours, float(logits[theirs] - logits[ours]))
-        ids = torch.tensor([[ours]])
+        expected = int(logits.argmax())
+        if expected != token:
+            return Difference(place, expected, token, float(logits[expected] - logits[token]))
+        ids = torch.tensor([[token]])
     return None
 
 
@@ -74,9 +74,9 @@ def main() -> None:
             print(f"{question.id:20} {len(answer):4} tokens  identical")
         else:
             worst = max(worst, found.margin)
-            theirs, ours = (engine.tokenizer.decode([token]) for token in (found.theirs, found.ours))
-            print(f"{question.id:20} {len(answer):4} tokens  at {found.place}: theirs {theirs!r}, ours {ours!r}, "
-                  f"margin {found.margin:.1e}")  # fmt: skip
+            expected, actual = (engine.tokenizer.decode([token]) for token in (found.expected, found.actual))
+            print(f"{question.id:20} {len(answer):4} tokens  at {found.place}: transformers {expected!r}, "
+                  f"engine {actual!r}, margin {found.margin:.1e}")  # fmt: skip
     print(f"\n{same} of {len(chosen)} answers are identical; largest margin of the others: {worst:.1e}")
     if worst >= arguments.margin:
         sys.exit(1)

@@ -29,7 +29,7 @@ from peagle.engines import Engine
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "compiler" / "bundled" / "texts" / "calibration"
 EACH = 48  # documents of a kind, at most
-LEAST = 128  # documents in total, at least
+MIN = 128  # documents in total, at least
 TOKENS = 560  # per document, at least, by `least_tokens`: 512 with a margin
 WRITTEN, PROJECT, GENERATED = "written", "project", "generated"
 
@@ -56,8 +56,8 @@ def main() -> None:
     texts["prose"] += _taken(prose_excerpts(ROOT, TOKENS, arguments.seed))
     arguments.out.mkdir(parents=True, exist_ok=True)
     count = sum(_write(arguments.out / f"{kind}.jsonl", made, measured) for kind, made in texts.items())
-    if count < LEAST:
-        raise SystemExit(f"{count} documents are fewer than {LEAST}: add documents, or let the model write more")
+    if count < MIN:
+        raise SystemExit(f"{count} documents are fewer than {MIN}: add documents, or let the model write more")
 
 
 def _taken(excerpts: Sequence[Excerpt]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ HEAD = method_of_heads(Passes.ONE).title
 COMMAND, MEASURE = "python tools/results.py", "make results"
 _QUOTES = re.compile(rf"(?:^\|.*\| `{MEASURE}` \|\n)+", re.MULTILINE)
 _HEADS = "both heads trained for 105 seconds on one GPU"
-_CLEAR = 0.05  # from this p-value on, ratios may be chance
+_MAX_P = 0.05  # from this p-value on, ratios may be chance
 _SOURCE = f"`{COMMAND}` from {FIGURES.name}"
 
 
@@ -112,7 +112,7 @@ def _gain(found: PairedRatios, other: str) -> str:
 
 def _doubt(found: PairedRatios) -> str:
     """Return a note on ratios that may be chance, or nothing."""
-    return "" if found.p < _CLEAR else f"not statistically significant, p = {found.p:.3f}"
+    return "" if found.p < _MAX_P else f"not statistically significant, p = {found.p:.3f}"
 
 
 def quotes(result: BenchResult) -> str:

@@ -33,7 +33,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 GREEDY_BATCH, SAMPLED_BATCH, TEXT_BATCH = 4, 1, 1
 
 KEEP = 0.8
-LEAST = 0.2
+MIN = 0.2
 HARD_SHARE = 0.5
 
 WARM_UP = 30
@@ -137,7 +137,7 @@ def main() -> None:
     for step in range(first, steps):
         ids = torch.cat([own.at(step, GREEDY_BATCH, SAMPLED_BATCH), text.at(step)])
         rows = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        anchor, depth = sample_rows(ids.shape[1] - 1, TRAINED_DEPTH, KEEP, LEAST, rows)
+        anchor, depth = sample_rows(ids.shape[1] - 1, TRAINED_DEPTH, KEEP, MIN, rows)
         with torch.autocast("cpu", torch.bfloat16):
             aux, logits = target_states(target, ids, taps)
             losses, agrees = losses_of(drafter, ids, aux, logits, anchor, depth)

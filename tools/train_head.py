@@ -35,7 +35,7 @@ SHAPES: dict[Method, HeadShape] = {
 }
 MAX_HEAD_BYTES = 16_000_000
 
-KEEP, LEAST = 0.75, 0.15
+KEEP, MIN = 0.75, 0.15
 ADAPTING = 0.05  # learning rates of a head that begins with the weights of another, by those of a new one
 HARD_SHARE = 0.5  # share of the loss against the target's first choice, the only one that is proposed
 
@@ -59,7 +59,7 @@ class Step:
 def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dtype: torch.dtype) -> Step:
     """Return the loss of `head` on a batch, with COD sampling: each depth keeps some rows of the one before."""
     depths = head.drafter.config.num_speculative_tokens
-    anchors = kept_anchors(batch.ids.shape[1] - 1, depths, keep, LEAST, generator)
+    anchors = kept_anchors(batch.ids.shape[1] - 1, depths, keep, MIN, generator)
     with torch.autocast(batch.ids.device.type, dtype, enabled=dtype != torch.float32):
         rows = compute_rows(head, batch.ids, batch.aux, anchors)
     label = rows.anchor + rows.depth + 1

@@ -19,13 +19,13 @@ FLAGS: dict[str, Sequence[str]] = {
     "fp32, ort": (*REAL, "--precision", "fp32", "--lowering", "ort"),
     "demo": ("--model", "demo", "--precision", "fp32", "--lowering", "cpu"),
 }
-MOST_DRAFTS = 8
+MAX_DRAFTS = 8
 
 
 def built(name: str, folder: Path, *, anew: bool) -> Path:
     """Return an engine's folder, building it if needed. Raises ``SystemExit`` if the build fails, which it reports."""
     out = folder / name.replace(", ", "-")
-    return build(out, *FLAGS[name], "--num-speculative-tokens", str(MOST_DRAFTS), anew=anew)
+    return build(out, *FLAGS[name], "--num-speculative-tokens", str(MAX_DRAFTS), anew=anew)
 
 
 def build(out: Path, *flags: str, anew: bool = False) -> Path:

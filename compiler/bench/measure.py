@@ -106,7 +106,7 @@ def take_turns(
 
 
 @contextmanager
-def asks(
+def answer_functions(
     load: Callable[[int], AbstractContextManager[Engine]],
     modes: Sequence[DecodingMode],
     prompts: Sequence[EncodedPrompt],

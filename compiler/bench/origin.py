@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...engines.folder.manifest import Manifest
-from ..hardware.machine import look, processor_in_words, versions_in_words
+from ..hardware.machine import inspect_machine, processor_in_words, versions_in_words
 from ..precision.recipes import in_words
 
 Rows = list[tuple[str, str]]
@@ -16,7 +16,7 @@ Rows = list[tuple[str, str]]
 
 def machine_rows() -> Rows:
     """Return rows on the processor, the GPUs, the load and the versions of this machine."""
-    gpus = [gpu.in_words for gpu in look().gpus]
+    gpus = [gpu.in_words for gpu in inspect_machine().gpus]
     return [
         ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
         ("machine", processor_in_words()),

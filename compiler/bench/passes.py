@@ -13,7 +13,7 @@ from .modes import DecodingMode
 from .origin import in_threads
 from .statistics import Spread
 
-_LEAST = 64 * 2**20  # bytes to read: less says more about the start of threads than about memory
+_MIN = 64 * 2**20  # bytes to read: less says more about the start of threads than about memory
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MemoryFloor:
         if not any(read) or manifests[0].backend.gpus:
             return None
         count = default_threads(manifests[0]) if threads is None else threads
-        array = min(max(_LEAST, *(counts[0] for counts in read if counts)), LARGE)
+        array = min(max(_MIN, *(counts[0] for counts in read if counts)), LARGE)
         return cls(memory_speed(count, array), count, read)
 
     @property

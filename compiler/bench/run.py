@@ -12,7 +12,7 @@ from ...plugins.errors import UsageError
 from ...plugins.problems import counted
 from ..bundled.prompts import Prompt
 from ..console.progress import Progress, Quiet
-from .measure import Ask, Level, asks, groups_of, take_turns
+from .measure import Ask, Level, answer_functions, groups_of, take_turns
 from .modes import DecodingMode, modes_of
 from .options import BenchOptions
 from .origin import Rows, engine_rows, machine_rows
@@ -145,7 +145,7 @@ class BenchRun:
 
         with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
             for concurrency in options.concurrency:
-                with asks(load(concurrency), engine_modes, prompts.prompts, params) as ways:
+                with answer_functions(load(concurrency), engine_modes, prompts.prompts, params) as ways:
                     ways |= {name: peer.answer for name, peer in self.peers.items()}
                     self._level(concurrency, ways, len(prompts.prompts), advance)
 

@@ -20,7 +20,7 @@ from .measure import ModeTurn, TimedAnswer
 
 Content = str | Sequence[int]  # of a prompt: text or, at an endpoint that takes them, token ids
 _FIX = "check the URL, and make sure that the server is running"
-_AT_ONCE, _MOST_AT_ONCE = 0.2e-3, 32  # seconds between pieces of a burst, and the most pieces of one: more than drafts
+_AT_ONCE, _MAX_AT_ONCE = 0.2e-3, 32  # seconds between pieces of a burst, and the most pieces of one: more than drafts
 _SECONDS = 600  # without a byte from the server
 
 
@@ -93,7 +93,7 @@ class BenchServer:
             threading.Thread(target=user, args=(position, at), daemon=True).start()  # daemon: Ctrl-C does not wait
         found = dict(done.get() for _ in group)
         seconds = time.perf_counter() - started
-        answers = [_raised(found[position]) for position in range(len(group))]
+        answers = [_result_or_raise(found[position]) for position in range(len(group))]
         return ModeTurn(tuple(answers), seconds)
 
     def _answer(self, at: int, prompt: Content, seed: int) -> TimedAnswer:
@@ -135,7 +135,7 @@ class BenchServer:
         finally:
             connection.close()
         gaps = [after - before for before, after in itertools.pairwise(arrived)]
-        gaps = [] if _came_at_once(gaps) else gaps
+        gaps = [] if _is_buffered(gaps) else gaps
         return TimedAnswer(
             prompt=at,
             text=text,
@@ -217,16 +217,16 @@ def _piece(choice: Mapping[str, Any]) -> tuple[str, bool]:
     return text, bool(text or delta.get("tool_calls"))
 
 
-def _came_at_once(gaps: Sequence[float]) -> bool:
+def _is_buffered(gaps: Sequence[float]) -> bool:
     """Return True if much of an answer came in one burst: it was buffered somewhere, so its times are meaningless."""
-    return any(is_short and len([*run]) >= _MOST_AT_ONCE for is_short, run in itertools.groupby(gaps, _is_short))
+    return any(is_short and len([*run]) >= _MAX_AT_ONCE for is_short, run in itertools.groupby(gaps, _is_short))
 
 
 def _is_short(gap: float) -> bool:
     return gap < _AT_ONCE
 
 
-def _raised(found: TimedAnswer | Exception) -> TimedAnswer:
+def _result_or_raise(found: TimedAnswer | Exception) -> TimedAnswer:
     if isinstance(found, Exception):
         raise found
     return found

@@ -15,7 +15,7 @@ _DRAFTED, _DIM, _PLAIN = "\x1b[32m", "\x1b[2m", "\x1b[0m"
 _ASIDE, _BACK, _CLEAR = "\x1b7\x1b[?7l", "\x1b[?7h\x1b8", "\x1b[K"
 _TAB = 8
 # Model output must not move the cursor, change colours or ring the bell.
-_HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {13: ""}
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {13: ""}
 
 
 def use_colours(environment: Mapping[str, str] = os.environ) -> bool:
@@ -40,7 +40,7 @@ class AnswerView:
         self._rounds += 1 if self.tokens and delta.token_ids else 0
         self.tokens += len(delta.token_ids)
         written = "".join(self._coloured(self._placed(text), is_drafted=drafted) for text, drafted in delta.runs)
-        sys.stdout.write((_CLEAR if self._has_count else "") + written + self._beside())
+        sys.stdout.write((_CLEAR if self._has_count else "") + written + self._count_on_line())
         sys.stdout.flush()
 
     def end(self) -> None:
@@ -71,7 +71,7 @@ class AnswerView:
         """Return the text without control characters, and track the column that it ends in."""
         from rich.cells import cell_len
 
-        lines = text.translate(_HARMLESS).split("\n")
+        lines = text.translate(_ESCAPES).split("\n")
         for number, line in enumerate(lines):
             if number:
                 self._column = 0
@@ -82,7 +82,7 @@ class AnswerView:
         self._column %= self._columns
         return "\n".join(lines)
 
-    def _beside(self) -> str:
+    def _count_on_line(self) -> str:
         """Return the count with its control sequences, if it fits on the line."""
         count = f"  [{self.count}]"
         self._has_count = self._moves and self._column + len(count) + 2 < self._columns

@@ -59,9 +59,9 @@ class Dialogue:
         if visible := self._engine.spoken(text):
             self._turns.append({"role": "assistant", "content": visible})
         else:
-            self.take_back()
+            self.remove_question()
 
-    def take_back(self) -> None:
+    def remove_question(self) -> None:
         """Remove an unanswered question."""
         if self._turns and self._turns[-1]["role"] == "user":
             self._turns.pop()

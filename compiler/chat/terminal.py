@@ -112,7 +112,7 @@ class TerminalChat:
                 view.show(delta)
             result = self._stream.result
         except BaseException as error:
-            self._dialogue.take_back()
+            self._dialogue.remove_question()
             if isinstance(error, KeyboardInterrupt) and not self._is_ending:  # before the stream existed
                 view.end()
                 return

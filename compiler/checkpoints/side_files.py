@@ -32,7 +32,7 @@ def check_links(folder: Path, problems: Problems) -> None:
         return
     for path in copied:
         real = Path(os.path.realpath(path))
-        if not any(real.is_relative_to(home) for home in _homes(folder)):
+        if not any(real.is_relative_to(home) for home in _trusted_folders(folder)):
             problems.add(
                 f"{shown(path.relative_to(folder).as_posix())} in {folder} is a link to {shown(str(real))}",
                 why="a build copies this file into the engine, so a link must not point outside the checkpoint",
@@ -46,6 +46,6 @@ def _copied(folder: Path) -> list[Path]:
     return sorted([*names, *named_templates.glob("*.jinja")])
 
 
-def _homes(folder: Path) -> list[Path]:
+def _trusted_folders(folder: Path) -> list[Path]:
     is_snapshot = folder.parent.name == "snapshots"
     return [folder, *([folder.parent.parent / "blobs"] if is_snapshot else [])]

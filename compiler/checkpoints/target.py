@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...graphs.targets import Family, Piece, TargetSpec
-from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows, halves_in_turn
+from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows, interleave_halves
 from ...graphs.targets.skeleton import Skeleton
 from .checkpoint import Checkpoint, read_blocks
 from .formats.mxfp4 import Mxfp4, Mxfp4Matrix
@@ -113,7 +113,7 @@ def _rows(piece: Piece, tensors: Sequence[GgufTensor | Mxfp4Matrix]) -> Iterator
     rows_of_one = math.prod(tensors[0].shape[1:-1])  # in what is one row of the tensor: a matrix of a stack
     for parts in zip(*map(read_blocks, tensors), strict=True):
         if piece.how == "halves":
-            rows = halves_in_turn(parts[0], rows_of_one // 2)
+            rows = interleave_halves(parts[0], rows_of_one // 2)
         else:
             rows = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         yield rows.reshape(len(parts) * len(parts[0]) * rows_of_one, -1)

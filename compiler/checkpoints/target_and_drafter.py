@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...engines.draft_methods import PLAIN, DraftMethod, Passes, method_of_heads
-from ...engines.folder.checks import least_cache_length
+from ...engines.folder.checks import min_cache_length
 from ...engines.folder.records import Speculation
 from ...engines.text.template_files import read_templates
 from ...engines.text.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ from .resolve_names import Resolved
 from .target import Target
 
 GENERATION_CONFIG = "generation_config.json"
-HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+HeadOverrides = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 USUAL_LENGTH = 2048  # max_seq_len if none is requested, unless the memory of a GPU is known
 ASSUMED_DEPTH = 8  # for heads that do not state the depth that they were trained to
@@ -38,7 +38,7 @@ def cache_length(max_seq_len: int, max_num_speculative_tokens: int, lowering: Lo
     Rounded up to the lowering's granularity.
     """
     multiple = lowering.cache_multiple
-    return -(-least_cache_length(max_seq_len, max_num_speculative_tokens) // multiple) * multiple
+    return -(-min_cache_length(max_seq_len, max_num_speculative_tokens) // multiple) * multiple
 
 
 class Sizes(Protocol):
@@ -97,10 +97,10 @@ class Inputs:
         )
 
 
-def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda config: config) -> Inputs:
+def read_inputs(options: Sizes, resolved: Resolved, apply_overrides: HeadOverrides = lambda config: config) -> Inputs:
     """Open the checkpoints and check them together. Raises ``BuildError`` if they are not compatible.
 
-    ``head_says`` applies the user's overrides to the head's configuration.
+    ``apply_overrides`` applies the user's overrides to the head's configuration.
     """
     target = Target.open(resolved.target)
     if resolved.drafter is None:
@@ -111,7 +111,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         eos_ids = end_of_text_ids(target)
         return Inputs(resolved, target, None, None, max_seq_len, max_drafts, eos_ids, tuple(warnings), method)
     drafter = open_head(resolved.drafter)
-    drafter = replace(drafter, config=head_says(drafter.config))
+    drafter = replace(drafter, config=apply_overrides(drafter.config))
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     warnings = [*resolved.notes, *warnings, *_doubts(drafter.config, head)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import BuildError
-from ...plugins.problems import MOST, Problems, counted, listed, shown
+from ...plugins.problems import MAX, Problems, counted, listed, shown
 from .json_files import read_json
 from .safetensors import TensorEntry, read_header
 
@@ -89,7 +89,7 @@ def _placed(folder: Path, problems: Problems) -> dict[str, str]:
         raise BuildError(f"{index} has no weight_map", fix="download the file again")
     unsafe = {name: file for name, file in weight_map.items() if not _is_weight_file(file)}
     if unsafe:
-        locations = [f"{shown(name)} in {shown(repr(file))}" for name, file in [*unsafe.items()][:MOST]]
+        locations = [f"{shown(name)} in {shown(repr(file))}" for name, file in [*unsafe.items()][:MAX]]
         rest = len(unsafe) - len(locations)
         problems.add(
             f"{index} has invalid file names: {', '.join(locations)}" + (f" and {rest} more" if rest else ""),

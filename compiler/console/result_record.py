@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 def record(output: RequestOutput) -> dict[str, Any]:
     """Return a result as ``--json`` prints it."""
-    went = output.acceptance
-    rates = {"acceptance_length": went.acceptance_length, "tokens_per_round": went.tokens_per_round}
-    rates["later_acceptance_length"] = went.later_acceptance_length
-    acceptance = asdict(went) | rates | {"lossy": went.is_lossy, "accepted_per_position": went.accepted_per_position}
+    figures = output.acceptance
+    acceptance = asdict(figures) | {
+        "acceptance_length": figures.acceptance_length,
+        "tokens_per_round": figures.tokens_per_round,
+        "later_acceptance_length": figures.later_acceptance_length,
+        "lossy": figures.is_lossy,
+        "accepted_per_position": figures.accepted_per_position,
+    }
     return {
         "text": output.text,
         "token_ids": list(output.token_ids),

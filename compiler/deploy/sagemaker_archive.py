@@ -96,10 +96,10 @@ def _write(engine: Path, names: list[str], file: BinaryIO, level: int, advance: 
             with path.open("rb") as content:
                 header = tarfile.TarInfo(name)
                 header.size, header.mode = os.fstat(content.fileno()).st_size, 0o644
-                tar.addfile(header, _ReadAloud(content, advance))
+                tar.addfile(header, _ReportingReader(content, advance))
 
 
-class _ReadAloud:
+class _ReportingReader:
     """A file that reports how much of it was read."""
 
     def __init__(self, file: BinaryIO, advance: Advance) -> None:

@@ -27,9 +27,9 @@ from ...plugins.ops.wide_linear.packed_matrix import packed_shape
 from ..store.stages import StageStore
 
 LARGE = 256 * 2**20  # bytes
-_MOST_BYTES = 128 * 2**20
-_SECONDS, _LEAST_TURNS = 0.6, 5
-_LEAST_SHARE = 0.01  # of the time of one column: what further columns take at least, so that noise gives no rate of 0
+_MAX_BYTES = 128 * 2**20
+_SECONDS, _MIN_TURNS = 0.6, 5
+_MIN_SHARE = 0.01  # of the time of one column: what further columns take at least, so that noise gives no rate of 0
 _EPSILON = "#3727c5ac"  # 1e-5
 
 
@@ -65,7 +65,7 @@ def measure_cpu(shape: ProbeShape, library: Path, threads: int) -> CpuSpeed:
     from ...engines.backends.onnxruntime.loaded_graphs import open_session
 
     packed = packed_name(shape.kind)
-    count = max(round(min(shape.bytes, _MOST_BYTES) / _layer_bytes(packed, shape)), 1)
+    count = max(round(min(shape.bytes, _MAX_BYTES) / _layer_bytes(packed, shape)), 1)
     layers = [_Layer(packed, shape) for _ in range(count)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "probe.onnx"
@@ -77,7 +77,7 @@ def measure_cpu(shape: ProbeShape, library: Path, threads: int) -> CpuSpeed:
     (read,) = _seconds(_reading(size, workers))  # not in turn with the others: it empties the processor's cache
     return CpuSpeed(
         weight_rate=size / one,
-        operation_rate=2.0 * values * (shape.columns - 1) / max(more - one, _LEAST_SHARE * one),
+        operation_rate=2.0 * values * (shape.columns - 1) / max(more - one, _MIN_SHARE * one),
         read_rate=size / read,
         threads=workers,
     )
@@ -204,7 +204,7 @@ def _times(*runs: Callable[[], object]) -> list[list[float]]:
     """Return the seconds of each run, taken in turn, so that a slow moment of the machine affects them all."""
     times: list[list[float]] = [[] for _ in runs]
     spent, turns = 0.0, -1  # the first turn is not counted
-    while turns < _LEAST_TURNS or spent < _SECONDS:
+    while turns < _MIN_TURNS or spent < _SECONDS:
         turns += 1
         for each, run in zip(times, runs, strict=True):
             started = time.perf_counter()

@@ -26,7 +26,7 @@ class GpuSpeed:
 
 
 @dataclass(frozen=True)
-class Attained:
+class AttainedRate:
     """A rate that kernels attain in a CUDA graph, in the ``best`` and the ``worst`` case."""
 
     best: float
@@ -36,12 +36,12 @@ class Attained:
 
 _PAGE = "hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles, H100"
 # Seconds from a kernel to the next one in a CUDA graph.
-KERNEL_SECONDS = Attained(1.3e-6, 2.2e-6, f"1.3 us per kernel in a CUDA graph ({_PAGE}) to 2.2 us (assumed)")
+KERNEL_SECONDS = AttainedRate(1.3e-6, 2.2e-6, f"1.3 us per kernel in a CUDA graph ({_PAGE}) to 2.2 us (assumed)")
 # Share of the bandwidth while weights are read.
-BANDWIDTH_SHARE = Attained(0.78, 0.6, "78% of the bandwidth (one fused kernel, the same page) to 60% (assumed)")
+BANDWIDTH_SHARE = AttainedRate(0.78, 0.6, "78% of the bandwidth (one fused kernel, the same page) to 60% (assumed)")
 # The same for the kernels of this project that multiply experts in blocks: benchmarks/kernels.py, windows of 1 and 5
 # tokens with the sizes of GPT-OSS-120B.
-BLOCKS_SHARE = Attained(0.23, 0.17, "23% to 17% of it while experts in MXFP4 are read (measured on an H200)")
+BLOCKS_SHARE = AttainedRate(0.23, 0.17, "23% to 17% of it while experts in MXFP4 are read (measured on an H200)")
 
 _HOPPER = 989 * _TERA, 1979 * _TERA, 67 * _TERA
 _BLACKWELL = 2250 * _TERA, 4500 * _TERA, 75 * _TERA

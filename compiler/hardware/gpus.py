@@ -90,10 +90,10 @@ def sm_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def supports(gpu: str, kind: str) -> bool:
     """Return True if a GPU (``sm_120``) computes with weights in a number format."""
-    return not lacks(int(gpu.removeprefix("sm_")), kind)
+    return not why_unsupported(int(gpu.removeprefix("sm_")), kind)
 
 
-def lacks(sm: int, kind: str) -> str:
+def why_unsupported(sm: int, kind: str) -> str:
     """Explain why a GPU of ``sm`` (``120``) does not compute with weights in a format; empty if it does."""
     known = NUMBER_FORMATS.get(kind)
     if known is None or not known.is_quantized:
@@ -156,7 +156,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
         rtx = sm in RTX_SMS
         raise EnvironmentProblem(
             f"TensorRT cannot build for {sm_name(sm)} on this machine",
-            why=f"TensorRT builds only for the local GPU, and {_here(present)}",
+            why=f"TensorRT builds only for the local GPU, and {_gpus_of_machine(present)}",
             fix=f"run the same command on a host with {_whose(sm)}"
             + (f", or build ahead of time with --backend tensorrt-rtx --gpu {sm_name(sm)}" if rtx else ""),
         )
@@ -167,7 +167,7 @@ def _whose(sm: int) -> str:
     return f"{sm_name(sm)} ({', '.join(names)})" if names else f"a GPU of {sm_name(sm)}"
 
 
-def _here(present: Sequence[int]) -> str:
+def _gpus_of_machine(present: Sequence[int]) -> str:
     return f"this machine has {', '.join(sm_name(sm) for sm in present)}" if present else "this machine has none"
 
 

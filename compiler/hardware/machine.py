@@ -56,7 +56,7 @@ class Machine:
         return product in self.products
 
 
-def look() -> Machine:
+def inspect_machine() -> Machine:
     """Inspect this machine through its driver and its packages; changes nothing and does not load TensorRT."""
     products = {str(product): number for product in _MODULES if (number := _product_version(product))}
     return Machine(_local_gpus(), products)

@@ -40,7 +40,7 @@ class EnginePieces:
     """Components of an engine: kept stages and their folders in the engine, by component.
 
     Stages in ``adopted`` leave the store when the engine is published, the others are copied. ``compiled`` holds
-    kernels and plugins, kernels first; ``furnish`` places the files that accompany the graphs.
+    kernels and plugins, kernels first; ``place_side_files`` places the files that accompany the graphs.
     ``make_plans`` rebuilds ``plans`` for another number of drafts, and returns them with their manifest. ``speed`` is
     None for graphs from an export.
     """
@@ -48,7 +48,7 @@ class EnginePieces:
     stages: Mapping[str, Stage]
     folders: Mapping[str, str]
     compiled: Sequence[Stage]
-    furnish: Callable[[Assembly], None]
+    place_side_files: Callable[[Assembly], None]
     account: GraphAccount
     plans: Plans | None
     make_plans: Callable[[int], tuple[Plans, Manifest]] | None
@@ -62,7 +62,7 @@ class EnginePieces:
             place(stage, self.folders[name], run.progress)
         for stage in self.compiled:
             assembly.place_stage(stage, "plugins", run.progress)
-        self.furnish(assembly)
+        self.place_side_files(assembly)
 
     def with_plans(self, plans: Plans, assembly: Assembly, run: PipelineRun) -> EnginePieces:
         """Replace the current plans, and return the updated components."""
@@ -73,7 +73,7 @@ class EnginePieces:
         return updated
 
     @property
-    def made_of(self) -> dict[str, Stage]:
+    def output_stages(self) -> dict[str, Stage]:
         """Return the stages that determine the engine's outputs."""
         return {**self.stages, **({"kernels": self.compiled[0]} if self.compiled else {})}
 
@@ -99,13 +99,17 @@ def assemble(
         choice = None
         if plan.speculation.adapts and platform.runs_here:
             with run.phases("choose K") as record:
-                choice, record["reused"] = cached_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
+                choice, record["reused"] = cached_choice(
+                    run, manifest, assembly.folder, pieces.output_stages, engine=out
+                )
             pieces, manifest, found = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
             messages += found
             batches: tuple[BatchCosts, ...] = ()
             try:
                 with run.phases("measure batches") as record:
-                    batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of, choice)
+                    batches, record["reused"] = cached_batches(
+                        run, manifest, assembly.folder, pieces.output_stages, choice
+                    )
             except EnvironmentProblem as error:  # the engine is whole without them
                 messages.append(
                     f"rounds of several requests were not measured, so their K comes from estimates until "
@@ -114,7 +118,7 @@ def assemble(
             manifest = with_choice(manifest, choice, batches)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
-                record["reused"] = cached_check(run, manifest, assembly.folder, pieces.made_of, name=out)
+                record["reused"] = cached_check(run, manifest, assembly.folder, pieces.output_stages, name=out)
         else:
             messages.append(not_checked(platform.gpus))
         first = lead_sentence(manifest.precision)
@@ -145,7 +149,7 @@ def _with_plans_for(
     if pieces.make_plans is None or choice.k == k:
         return pieces, manifest, []
     gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f}x as fast"
-    if not choice.justifies_rebuild(k):
+    if not choice.should_rebuild(k):
         return pieces, manifest, [f"{gain}, a gain too small to rebuild the plans"]
     try:
         plans, described = pieces.make_plans(choice.k)
@@ -154,7 +158,7 @@ def _with_plans_for(
     again = pieces.with_plans(plans, assembly, run)
     manifest = assembly.write_manifest(described)
     with run.phases("check numbers") as record:
-        record["reused"] = cached_check(run, manifest, assembly.folder, again.made_of, name=plan.request.out)
+        record["reused"] = cached_check(run, manifest, assembly.folder, again.output_stages, name=plan.request.out)
     return again, manifest, []
 
 

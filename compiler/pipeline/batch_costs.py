@@ -15,7 +15,7 @@ from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BatchCosts
 from ...engines.policy.drafts_per_round import spaced_counts
 from ...engines.policy.prior import filled_costs
-from ...engines.policy.sweep import promising
+from ...engines.policy.sweep import near_fastest
 from ..console.progress import Progress
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for
@@ -41,7 +41,7 @@ def cached_batches(
 
     max_drafts = manifest.speculation.max_num_speculative_tokens
     names = [stage.path.name for stage in graphs.values()]
-    worth = max(choice.promising)
+    worth = max(choice.near_fastest)
     key = [names, manifest.backend.versions[manifest.backend.name], max_drafts, worth, platform.node()]
     stage = run.store.run("batch-costs", key, make)
     content = json.loads((stage.path / "batches.json").read_bytes())
@@ -75,13 +75,13 @@ def measure_batches(
         folder, max_batch_size=max(rows), check="sizes", prefix_cache_bytes=0, draft=draft, threads=threads
     ) as engine:
         texts = prompts or prompts_for(engine, max(rows))
-        found, last = [], max(choice.promising)
+        found, last = [], max(choice.near_fastest)
         for each in rows:
             counts = [k for k in spaced_counts(max_drafts) if k <= max(last, 1)]
             with progress.step(f"measure rounds of {each} requests"):
                 measured = engine.measure_rounds(texts, each, counts=counts, seconds=_SECONDS)
             if measured:
-                last = max(promising({k: of_k.value for k, of_k in measured.items()}))
+                last = max(near_fastest({k: of_k.value for k, of_k in measured.items()}))
                 between = np.interp(range(counts[-1] + 1), counts, [of_k.cost for of_k in measured.values()])
                 found.append(
                     BatchCosts(each, tuple(round(cost, 3) for cost in filled_costs(between.tolist(), max_drafts)))

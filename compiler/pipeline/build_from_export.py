@@ -20,7 +20,7 @@ from ..request.build_plan import BuildPlan
 from ..request.build_platform import BuildPlatform
 from ..request.export_platform import planned_platform, platform_of_export
 from ..request.request import CompileRequest
-from ..resources.check import builder_needs, check_needs, disk_needs, tidy
+from ..resources.check import builder_needs, check_needs, disk_needs, remove_leftovers
 from ..resources.disk import Disk, disk_of, done_bytes
 from ..resources.work import BuilderWork
 from ..store.destination import EXPORT, require_disjoint, require_publishable
@@ -49,7 +49,7 @@ def build_from(
     with run.phases("read", "read the export"):
         export, plan = plan_of_plans(request)
         run = run.making(plan)
-        tidy(request, run.store)
+        remove_leftovers(request, run.store)
         disk, builder = takes(plan, export, run.store)
         warnings = check_needs((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
     with run.phases("hash"):
@@ -67,7 +67,7 @@ def build_from(
         stages=stages,
         folders={name: name for name in stages},
         compiled=plans.compiled(),
-        furnish=lambda assembly: _furnish(assembly, export),
+        place_side_files=lambda assembly: _copy_side_files(assembly, export),
         account=export.account,
         plans=plans,
         make_plans=make_plans,
@@ -111,7 +111,7 @@ def takes(plan: BuildPlan, export: ExportFolder, store: StageStore) -> tuple[Dis
     written = export.weight_bytes
     disk = disk_of(
         store.root, plan.request.out, sum(written.values()), has_plans=True, has_graphs=False,
-        done_bytes=0 if store.force else done_bytes(store.root, plan.made_for()),
+        done_bytes=0 if store.force else done_bytes(store.root, plan.stage_origin()),
     )  # fmt: skip
     largest = max(written, key=lambda name: written[name])
     return disk, BuilderWork.of(
@@ -201,7 +201,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
     )
 
 
-def _furnish(assembly: Assembly, export: ExportFolder) -> None:
+def _copy_side_files(assembly: Assembly, export: ExportFolder) -> None:
     """Copy configurations, tokenizer, templates and ranges; plugins are compiled on this machine."""
     elsewhere = ("plugins/", *(f"{name}/" for name in export.record.manifest.parts))
     for name in export.files:

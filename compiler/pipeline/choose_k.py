@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.manifest import Manifest, in_oldest_format
 from ...engines.folder.records import BatchCosts, MeasuredRounds
-from ...engines.policy.sweep import MeasuredK, promising
+from ...engines.policy.sweep import MeasuredK, near_fastest
 from ...engines.text.template_files import read_templates
 from ..console.progress import Advance, Progress
 from ..console.progress_lines import Tokens
@@ -27,7 +27,7 @@ _PROMPTS, _SECONDS = 8, 9.0
 _SWEEPS, _ANSWERS, _TOKENS = 3, 4, 48
 _BEHIND = 0.8  # of the fastest: a K that is slower than this in every turn is dropped after two turns
 _PATIENCE = 3  # times the time budget, until every prompt was decoded once
-_WORTH = 1.1  # speedup over the K of the plans that justifies rebuilding them
+_MIN_SPEEDUP = 1.1  # speedup over the K of the plans that justifies rebuilding them
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class KChoice:
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
         return by_k[self.k] / by_k[k]
 
-    def justifies_rebuild(self, k: int) -> bool:
+    def should_rebuild(self, k: int) -> bool:
         """Return True if plans that were made for ``k`` should be rebuilt for the fastest K."""
-        return self.k != k and self.gain_over(k) >= _WORTH
+        return self.k != k and self.gain_over(k) >= _MIN_SPEEDUP
 
     @property
-    def promising(self) -> set[int]:
+    def near_fastest(self) -> set[int]:
         """Return 0, and the K that are not far behind the fastest."""
-        return promising({rate.k: rate.tokens_per_round / rate.round_cost for rate in self.rates})
+        return near_fastest({rate.k: rate.tokens_per_round / rate.round_cost for rate in self.rates})
 
     @property
     def measured(self) -> MeasuredRounds:

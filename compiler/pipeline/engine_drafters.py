@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
-from ...engines.folder.checks import BESIDE, DRAFTERS, check_files, owner_of
+from ...engines.folder.checks import ADDED_SUFFIX, DRAFTERS, check_files, owner_of
 from ...engines.folder.manifest import (
     BUILT_IN,
     Manifest,
@@ -41,13 +41,13 @@ from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..store.atomic_files import flush, flush_tree, writing
 from ..store.leftovers import clear_leftovers, remove, temporary_path
 from ..store.locks import locked
-from ..store.made_for import MadeFor
 from ..store.publish import Assembly, temporary_folder
+from ..store.stage_origin import StageOrigin
 from ..store.stages import Stage, StageStore
 from .check_numbers import prompts_for, require_finite
+from .component import drafter_component
 from .engine_manifest import origin_of_head, part_of
 from .graph_stages import SEMANTIC, Compiled, TargetsEmbedding, attach, beside_target, trace
-from .model_half import drafter_component
 from .plan_stages import PLAN, PlanSource, PlanStage, build_plan, profiles
 from .shared_steps import PipelineRun, bytes_of, place_config
 
@@ -117,8 +117,8 @@ def add_drafter(
     component = drafter_component(
         checkpoint, head, target.with_taps(head.taps), recipe, lowering, shares=embedding is not None
     )
-    made_for = MadeFor("drafter add", model, request.draft, recipe.name, lowering.name)
-    run = replace(run, store=replace(run.store, made_for=made_for))
+    stage_origin = StageOrigin("drafter add", model, request.draft, recipe.name, lowering.name)
+    run = replace(run, store=replace(run.store, stage_origin=stage_origin))
     with run.phases("trace drafter"):
         traced = trace(run.store, component, recipe.dtype, run.progress)
     with run.phases("attach drafter"):
@@ -214,7 +214,7 @@ def changing(engine: Path) -> Iterator[None]:
     with locked(Path(os.path.realpath(engine))):
         clear_leftovers(engine)
         listed = Manifest.read(engine).drafters
-        for name in {owner_of(f"target/{path.name}") for path in _beside(engine)} - {*listed, ""}:
+        for name in {owner_of(f"target/{path.name}") for path in _drafter_files(engine)} - {*listed, ""}:
             _remove_beside(engine, name)
         yield
 
@@ -472,11 +472,11 @@ def _files_of(manifest: Manifest, name: str) -> Mapping[str, FileEntry]:
     return {each: entry for each, entry in manifest.files.items() if owner_of(each) == name}
 
 
-def _beside(engine: Path, name: str = "*") -> list[Path]:
+def _drafter_files(engine: Path, name: str = "*") -> list[Path]:
     """Return the files beside the target's graph of an added drafter, or of all."""
-    return [*(engine / "target").glob(f"{name}{BESIDE}.*")]
+    return [*(engine / "target").glob(f"{name}{ADDED_SUFFIX}.*")]
 
 
 def _remove_beside(engine: Path, name: str) -> None:
-    for path in _beside(engine, name):
+    for path in _drafter_files(engine, name):
         remove(path)

@@ -64,7 +64,7 @@ def engine_manifest(
 def part_of(
     component: str, folder: str, origin: Origin, caches: Sequence[CacheSpec], compiled: Compiled, recipe: Recipe
 ) -> Part:
-    """Return the record of a half's graph, which is placed in ``folder`` unless it must be next to another graph."""
+    """Return the record of a component's graph, placed in ``folder`` unless it must be next to another graph."""
     kind = _cache_dtype(component, recipe)
     return Part(
         origin=origin,
@@ -82,7 +82,7 @@ def origin_of_head(name: str, head: Checkpoint) -> Origin:
 
 
 def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
-    """Return the origin of each half, and the caches of its layers."""
+    """Return the origin of each component, and the caches of its layers."""
     resolved, spec, checkpoint = inputs.resolved, inputs.target.spec, inputs.target.checkpoint
     target = Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.source), spec.architecture)
     components = {"target": (target, spec.caches)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.policy.prior import rising
+from ...engines.policy.prior import isotonic
 from ...graphs import graph_files
 from ...plugins.cpu import LIBRARY, is_off
 from ..checkpoints.target_and_drafter import Inputs
@@ -131,7 +131,7 @@ def _main_type(work: GraphWork) -> str:
 
 
 def _measured_lengths(choice: KChoice) -> AcceptanceLengths:
-    tokens = rising(rate.tokens_per_round for rate in choice.rates)
+    tokens = isotonic(rate.tokens_per_round for rate in choice.rates)
     known = {rate.k: each for rate, each in zip(choice.rates, tokens, strict=True) if rate.k}
     return AcceptanceLengths(known, "acceptance lengths measured while choosing K")
 

@@ -75,7 +75,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         with run.phases("assemble"):
             for name, stage in stages.items():
                 assembly.take_stage(stage, name, run.progress)
-            graphs.furnish(assembly)
+            graphs.place_side_files(assembly)
             if plan.lowering.is_tensorrt and not inputs.is_alone:
                 place_record(assembly, plan, inputs, graphs, [*warnings, *graphs.notes()])
             if library.stage:

@@ -14,8 +14,9 @@ from ..tensorrt.plan_proof import shortfall_of
 class GraphAccount:
     """Proofs of quantized graphs and other reported facts, by component; ``products`` adds TensorRT's account of plans.
 
-    ``names`` are the names of the kept stages that hold the graphs, ``shared`` the bytes that a half reads from the
-    target's file, ``emulated`` the notes on types that the backend emulates, ``calibration`` the source of ranges.
+    ``names`` are the names of the kept stages that hold the graphs, ``shared`` the bytes that a component reads
+    from the target's file, ``emulated`` the notes on types that the backend emulates, ``calibration`` the source of
+    ranges.
     """
 
     names: Mapping[str, str]

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.folder.checks import BESIDE
+from ...engines.folder.checks import ADDED_SUFFIX
 from ...engines.folder.records import FileEntry
 from ..console.progress import Progress
 from ..console.progress_lines import Bytes
 from ..hardware.packages import export_versions
 from ..store.following_hash import FollowingHash
 from ..store.stages import Stage, StageStore
-from .model_half import Component
+from .component import Component
 from .streamed_weights import StreamedWeights
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SEMANTIC = "semantic.onnx"
 
 @dataclass(frozen=True)
 class GraphFiles:
-    """File names of a half, and the folder of an engine that they are placed in; None is the half's own."""
+    """File names of a component, and its folder in an engine; None is the component's own."""
 
     model: str = "model.onnx"
     semantic: str = SEMANTIC
@@ -44,7 +44,7 @@ MODEL = ALONE.model
 
 def beside_target(drafter: str) -> GraphFiles:
     """Return the file names of an added drafter that reads weights of the target."""
-    name = f"{drafter}{BESIDE}"
+    name = f"{drafter}{ADDED_SUFFIX}"
     return GraphFiles(f"{name}.onnx", f"{name}.semantic.onnx", f"{name}.precision.json", BESIDE_TARGET.folder)
 
 
@@ -72,7 +72,7 @@ class TargetsEmbedding:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The runnable graph of a half and its I/O contract; ``traced`` and ``attached`` are its stages.
+    """The runnable graph of a component and its I/O contract; ``traced`` and ``attached`` are its stages.
 
     ``precision`` is the proof of ``compiler.precision`` for a graph with quantized weights. ``files`` are relative to
     the stage, and to ``folder`` in an engine. ``shared_bytes`` counts weights that only the target's file holds.
@@ -92,7 +92,7 @@ class Compiled:
 
 
 def trace(store: StageStore, component: Component, dtype: Dtype, progress: Progress) -> Stage:
-    """Return the half's semantic graph, without weights; ``dtype`` is the type of weights, caches and features."""
+    """Return the component's semantic graph, without weights; ``dtype`` is the type of weights, caches and features."""
 
     def make(folder: Path) -> None:
         with progress.step("import torch"):
@@ -116,7 +116,7 @@ def attach(
     progress: Progress,
     embedding: TargetsEmbedding | None = None,
 ) -> Compiled:
-    """Return the half's graph, lowered for its backend, with its weights.
+    """Return the component's graph, lowered for its backend, with its weights.
 
     A drafter that shares the target's ``embedding`` reads it from the target's file, and is placed in the same folder.
     """

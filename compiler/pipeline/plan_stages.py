@@ -171,7 +171,7 @@ def build_plan(
     options: PlanOptions,
     sizes: tuple[Profile, ...],
 ) -> PlanStage:
-    """Build the TensorRT plan of a half's lowered graph, with optimization profiles of these ``sizes``.
+    """Build the TensorRT plan of a component's lowered graph, with optimization profiles of these ``sizes``.
 
     Raises ``BuildError`` if TensorRT rejects the graph.
     """
@@ -234,7 +234,7 @@ def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage
     """Compile the C++ plugin library around kept kernels; the runtime does not need it, so a failure is a warning."""
     from ...plugins.cpu.compile import find_compilers, machine_name
     from ...plugins.kernels.pack import read_pack
-    from ...plugins.tensorrt.library.compile import COST, compile_around
+    from ...plugins.tensorrt.library.compile import COST, compile_with_cubins
     from ...plugins.tensorrt.library.pack import write_library
     from ...plugins.tensorrt.library.sources import digest
 
@@ -242,7 +242,7 @@ def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage
 
     def make(folder: Path) -> None:
         with run.progress.step("compile the plugin library"):
-            write_library(folder, compile_around(cubins))
+            write_library(folder, compile_with_cubins(cubins))
 
     try:
         compilers = [compiler.identity for compiler in find_compilers(COST)]

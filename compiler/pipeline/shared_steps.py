@@ -19,15 +19,15 @@ from ..console.progress import Progress, Quiet
 from ..precision.calibration.calibration_options import FOLDER
 from ..precision.calibration.lm_head_loss import LmHeadLoss
 from ..precision.calibration.obtain_ranges import describe
-from ..precision.recipes import emulated, twice_rounded, widened
+from ..precision.recipes import emulated, requantization_notes, widened
 from ..request.build_plan import BuildPlan
 from ..store.phase_clock import Phases
 from ..store.publish import ADOPTED_FROM, Assembly
 from ..store.stages import Stage, StageStore
 from .calibration_stage import calibrated
+from .component import Component, drafter_component, target_component
 from .graph_account import GraphAccount
 from .graph_stages import Compiled, attach, trace
-from .model_half import Component, drafter_component, target_component
 
 if TYPE_CHECKING:
     from ..precision.calibration.saved_ranges import Scales
@@ -49,7 +49,7 @@ class PipelineRun:
 
     def making(self, plan: BuildPlan) -> PipelineRun:
         """Return the same run, whose kept stages record that they were made for ``plan``."""
-        return replace(self, store=replace(self.store, made_for=plan.made_for()))
+        return replace(self, store=replace(self.store, stage_origin=plan.stage_origin()))
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class Graphs:
         again = requantized(self.target, recipe, self.plan.lowering)
         losses = LmHeadLoss.of(self.ranges.head_costs if self.ranges else {})
         heads = [each.note(recipe, tensorrt=self.plan.lowering.is_tensorrt) for each in losses]
-        found = [*widened(recipe, checkpoint), *twice_rounded(recipe, checkpoint, again), *filter(None, heads)]
+        found = [*widened(recipe, checkpoint), *requantization_notes(recipe, checkpoint, again), *filter(None, heads)]
         return [*found, *self.account().notes()]
 
-    def furnish(self, assembly: Assembly) -> None:
+    def place_side_files(self, assembly: Assembly) -> None:
         """Place the files that accompany the graphs: configurations, calibrated ranges, tokenizer."""
         for component in self.components:
             place_config(assembly, component.checkpoint, component.name)
@@ -111,7 +111,7 @@ class Graphs:
 
 
 def place_config(assembly: Assembly, checkpoint: Checkpoint, below: str) -> None:
-    """Place the configuration that a half was read with into a sub-folder."""
+    """Place the configuration that a component was read with into a sub-folder."""
     stored, name, config = checkpoint.folder / CONFIG, f"{below}/{CONFIG}", checkpoint.config
     if config == read_json(stored, ""):
         assembly.place_copy(stored, name)

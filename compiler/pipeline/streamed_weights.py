@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.targets.checkpoint_pieces import Array, Shape
-from .model_half import Component
+from .component import Component
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -100,7 +100,7 @@ def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
         if unsupported:
             raise UsageError(
                 f"{flag} {kind} is not available on {', '.join(unsupported)}",
-                why=_why(kind),
+                why=_unsupported_reason(kind),
                 fix=f"{_instead(flag, kind, gpus)}, or build {_elsewhere(kind)}",
             )
 
@@ -122,7 +122,7 @@ def _elsewhere(kind: str) -> str:
     return "for another GPU, for example --gpu sm_120"
 
 
-def _why(kind: str) -> str:
+def _unsupported_reason(kind: str) -> str:
     title, on = NUMBER_FORMATS[kind].title, NUMBER_FORMATS[kind].tensorrt
     if on is None:
         return f"TensorRT does not compute in {title}"

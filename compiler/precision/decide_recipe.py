@@ -69,12 +69,12 @@ def with_drafter(recipe: Recipe, options: PrecisionOptions, lowering: Lowering, 
     kernels = kernels_of(recipe.weights)
     if head is None or options.drafter is not None or not lowering.has_kernels or kernels is None:
         return recipe
-    from .on_the_fly_quantizer import unblocked
+    from .on_the_fly_quantizer import indivisible_weights
     from .weight_selection import Selection
 
     narrow = replace(recipe, drafter=kernels.drafter)
     selection = Selection.of_drafter(head, narrow, lowering)
-    fits = selection.share_without(unblocked(selection, lowering)) >= selection.recipe.share
+    fits = selection.share_without(indivisible_weights(selection, lowering)) >= selection.recipe.share
     return narrow if fits else recipe
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Runs = Callable[[str, Shape], Iterator[UnreadRows]]
 
 
-def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
+def indivisible_weights(selection: Selection, lowering: Lowering) -> list[str]:
     """Return the selected weights whose columns no block size of their type divides: they stay unquantized."""
     return list(OnTheFlyQuantizer(selection, lowering, lambda *_: iter(())).storage()[1])
 
@@ -121,7 +121,7 @@ class OnTheFlyQuantizer:
                 wide[name] = f"no block size from {how.smallest} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight) + ((how.of_block,) if how.of_block > 1 else ())
-            if self._kept(weight) and how.packed:
+            if self._reusable_blocks(weight) and how.packed:
                 shape = (*weight.shape[:-1], *row_scale_shape(how.packed, weight.shape[-1]))
             gathered = weight.role == EMBEDDING or (
                 weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
@@ -135,7 +135,7 @@ class OnTheFlyQuantizer:
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """Yield the codes of a weight, quantizing each run of rows as it is read."""
         weight = self.selection.weights[name]
-        if stored := self._kept(weight):
+        if stored := self._reusable_blocks(weight):
             packed_format = self._scheme(weight).packed
             codes = partial(gguf_codes, packed_format) if packed_format else codes_of_gguf
             yield from in_order(lambda _, rows: codes(rows), map(UnreadRows.of, stored.read()))
@@ -150,7 +150,7 @@ class OnTheFlyQuantizer:
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
         """Yield the scales of a weight: block scales as they come, else all at once."""
         weight = self.selection.weights[name]
-        if stored := self._kept(weight):
+        if stored := self._reusable_blocks(weight):
             packed_format = self._scheme(weight).packed
             of_rows = partial(gguf_scales, packed_format) if packed_format else exponents_of_gguf
             yield from map(of_rows, stored.read())
@@ -183,23 +183,23 @@ class OnTheFlyQuantizer:
 
     def kept(self) -> dict[str, str]:
         """Weights used as stored, with the type of their blocks (``Q4_1``)."""
-        found = {name: self._kept(weight) for name, weight in self.selection.weights.items()}
+        found = {name: self._reusable_blocks(weight) for name, weight in self.selection.weights.items()}
         return {name: stored.kind for name, stored in found.items() if stored}
 
     def rounds(self) -> list[RoledWeight]:
         """The weights to quantize: those not used as stored."""
-        return [weight for weight in self.selection.weights.values() if not self._kept(weight)]
+        return [weight for weight in self.selection.weights.values() if not self._reusable_blocks(weight)]
 
     def _scheme(self, weight: RoledWeight) -> Scheme:
-        taken = self._taken(weight)
+        taken = self._reusable_blocks_and_scheme(weight)
         return taken[1] if taken else scheme_of(self.selection.recipe.precision(weight.role), self.lowering, weight)
 
-    def _kept(self, weight: RoledWeight) -> StoredBlocks | None:
+    def _reusable_blocks(self, weight: RoledWeight) -> StoredBlocks | None:
         """Return the blocks of a weight used as stored, else None."""
-        taken = self._taken(weight)
+        taken = self._reusable_blocks_and_scheme(weight)
         return taken[0] if taken else None
 
-    def _taken(self, weight: RoledWeight) -> tuple[StoredBlocks, Scheme] | None:
+    def _reusable_blocks_and_scheme(self, weight: RoledWeight) -> tuple[StoredBlocks, Scheme] | None:
         """Return the blocks of a weight used as stored, with their scheme, else None."""
         if weight.name not in self._found:
             kind = self.selection.recipe.precision(weight.role)
@@ -220,7 +220,7 @@ class OnTheFlyQuantizer:
 
     def _weighs(self, weight: RoledWeight) -> bool:
         """Return True if quantizing minimizes the error weighted by the magnitude of the inputs."""
-        return self._scheme(weight).packed == AFFINE and not self._kept(weight)
+        return self._scheme(weight).packed == AFFINE and not self._reusable_blocks(weight)
 
     def _squares(self, name: str) -> Array | None:
         """Return the mean square of every input of a weight, [columns]; None if not measured."""

@@ -12,7 +12,7 @@ from ...plugins.number_types import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT4
 # Other types carry no information about a matmul.
 BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT8, UINT8, INT4)}
 
-_SAYS = {
+_TITLES = {
     "graph": "according to the lowered graph",
     "network": "according to TensorRT's parser",
     "plan": "according to the plan",
@@ -69,7 +69,7 @@ def described(table: Mapping[str, Any]) -> str:
         parts.append(f"{total['matmuls']} {stored}{how} ({total['share']:.1%}{of})")
         of = ""
     sources = {row["by"] for row in table["list"]}
-    return f"{table['total']}: {', '.join(parts)}; {', '.join(_SAYS[by] for by in _SAYS if by in sources)}"
+    return f"{table['total']}: {', '.join(parts)}; {', '.join(_TITLES[by] for by in _TITLES if by in sources)}"
 
 
 def _short(name: str) -> str:
@@ -104,7 +104,7 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         kind = (row["stored"], row["computed"], row["unpacked"], "emulates" in row, row.get("blocks", ""))
         groups.setdefault(kind, []).append(row)
-    num_products, widest = max(_numbers(rows), 1), _once(rows)
+    num_products, widest = max(_numbers(rows), 1), _widest_rows(rows)
     widest_rows = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
     totals = [
         {
@@ -124,15 +124,15 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]]) -> int:
-    return sum(int(row["numbers"]) for row in _once(rows).values())
+    return sum(int(row["numbers"]) for row in _widest_rows(rows).values())
 
 
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> int:
     """Return the stored bytes of the weights in ``rows``, without scales."""
-    return sum(bytes_of(row["stored"], row["numbers"]) for row in _once(rows).values())
+    return sum(bytes_of(row["stored"], row["numbers"]) for row in _widest_rows(rows).values())
 
 
-def _once(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _widest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the widest row of each weight, by name; a weight multiplied twice counts once."""
     widest: dict[str, Mapping[str, Any]] = {}
     for row in rows:

@@ -193,8 +193,8 @@ class QuantizedGraph:
         every, selection = self._weights(product), self.source.selection
         selected, others = selection.weights, selection.wide
         roles = [weight.role for name in every if (weight := selected.get(name) or others.get(name))]
-        whys = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
-        why = "; ".join(dict.fromkeys(filter(None, whys)))
+        reasons = [wide[name] if name in wide else others[name].why for name in every if name in wide or name in others]
+        why = "; ".join(dict.fromkeys(filter(None, reasons)))
         is_quantized = any(name in selected for name in every) and not why
         return {"role": roles[0] if roles else "", "narrow": is_quantized} | ({"why": why} if why else {})
 

@@ -118,13 +118,13 @@ def too_little(selection: Selection, lowering: Lowering, share: float, wide: Map
     allow = [role for role in roles if role in _TITLES and role not in recipe.allow_wide]
     nearest = _nearest(selection, lowering)
     instead = f"build in {nearest}, the nearest recipe whose weights are all computed in its type"
-    if lowering.has_expert_layer and _holds(selection, recipe.name, TENSORRT):
+    if lowering.has_expert_layer and _is_computed_in(selection, recipe.name, TENSORRT):
         instead += "; or compute all experts in every pass, with --experts dense"
     return BuildError(
         f"only {share:.1%} of the weights that --precision {recipe.name} quantizes would be computed in "
         f"{recipe.title}; at least {recipe.share:.0%} is required",
-        why=f"{_who(selection, wide)} would be stored in {recipe.title} but computed in {recipe.wide} by the "
-        f"lowering {lowering}, among them {listed(list(wide), 2)}",
+        why=f"{_weights_by_role(selection, wide)} would be stored in {recipe.title} but computed in {recipe.wide} by "
+        f"the lowering {lowering}, among them {listed(list(wide), 2)}",
         fix=f"{instead}; or permit this with --allow-wide {','.join(allow)}; every report then starts with the share"
         if allow
         else instead,
@@ -136,12 +136,12 @@ def shortfall(selection: Selection, share: float, wide: Mapping[str, Any]) -> st
     recipe = selection.recipe
     return (
         f"{share:.1%} of the weights that {recipe.name} quantizes are computed in {recipe.title}: "
-        f"{_who(selection, wide)} are stored in {recipe.title} but computed in {recipe.wide}, as --allow-wide "
-        f"{','.join(recipe.allow_wide)} permits"
+        f"{_weights_by_role(selection, wide)} are stored in {recipe.title} but computed in {recipe.wide}, as "
+        f"--allow-wide {','.join(recipe.allow_wide)} permits"
     )
 
 
-def _who(selection: Selection, wide: Mapping[str, Any]) -> str:
+def _weights_by_role(selection: Selection, wide: Mapping[str, Any]) -> str:
     """Describe weights by role, each with its share."""
     by_role: dict[str, list[str]] = {}
     for name in wide:
@@ -157,12 +157,12 @@ def _nearest(selection: Selection, lowering: Lowering) -> str:
     recipe = selection.recipe
     both = [each.name for each in quantized_formats() if each.rounds_inputs and each.rounds_expert_inputs]
     for kind in both:
-        if kind != recipe.name and kind in available(lowering) and _holds(selection, kind, lowering):
+        if kind != recipe.name and kind in available(lowering) and _is_computed_in(selection, kind, lowering):
             return kind
     return recipe.wide
 
 
-def _holds(selection: Selection, kind: str, lowering: Lowering) -> bool:
+def _is_computed_in(selection: Selection, kind: str, lowering: Lowering) -> bool:
     """Return True if these weights would be computed in the type of the recipe ``kind``."""
     other = replace(RECIPES[kind].on(selection.recipe.wide, lowering), exclude=selection.recipe.exclude)
     moved = replace(selection, recipe=other)

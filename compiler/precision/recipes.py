@@ -182,7 +182,7 @@ class Recipe:
 def rows_of(record: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a recorded table as rows for display, its recipe first."""
     precisions = {"recipe": record.get("recipe", "")} | {
-        name: kind for name, kind in record.items() if name not in _SAID_APART
+        name: kind for name, kind in record.items() if name not in _LISTED_SEPARATELY
     }
     precisions |= {"exclude": ", ".join(patterns(record))} if "exclude" in record else {}
     return [(name.replace("_", " "), kind) for name, kind in precisions.items()]
@@ -217,7 +217,7 @@ def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(recorded.split(", ")) if recorded else ()
 
 
-_SAID_APART = (MULTIPLIED, STORED)
+_LISTED_SEPARATELY = (MULTIPLIED, STORED)
 _ROLES: Mapping[str, str] = {
     "attention": "weights", "mlp": "weights", "experts": "experts", "lm_head": "lm_head", "router": "router",
     "embedding": "embedding",
@@ -308,7 +308,7 @@ def widened(recipe: Recipe, target: Checkpoint) -> list[str]:
     ]
 
 
-def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> list[str]:
+def requantization_notes(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> list[str]:
     """Return notes on a checkpoint that is quantized already, and which a recipe quantizes again.
 
     ``again``: the types of a GGUF file that are not used as stored.

@@ -79,7 +79,7 @@ def of_target(
     if stored and all(_takes_e4m3(kind) for kind in recipe.quantized_types):
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
-        raise _twice(target, recipe, stored)
+        raise _quantized_twice(target, recipe, stored)
     return OnTheFlyQuantizer(selection, lowering, target.runs, ranges, target.blocks)
 
 
@@ -178,7 +178,7 @@ def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
     return [key for key in keys if target.checkpoint.fp8(key) is not None]
 
 
-def _twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
+def _quantized_twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
     others = sorted(kind for kind in recipe.quantized_types if not _takes_e4m3(kind))
     own = format_stored_as(E4M3.safetensors)
     return BuildError(

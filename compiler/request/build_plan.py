@@ -13,7 +13,7 @@ from ..checkpoints.target_and_drafter import Inputs, cache_length
 from ..hardware.gpus import sm_names
 from ..precision.decide_recipe import decide, stored_experts
 from ..precision.recipes import Recipe
-from ..store.made_for import MadeFor
+from ..store.stage_origin import StageOrigin
 from .build_platform import BuildPlatform
 from .expert_lowering import select_expert_lowering
 from .refusals import export_lowering
@@ -75,10 +75,10 @@ class BuildPlan:
         """True if the output is moved out of the cache, as an export is."""
         return self.command == "export"
 
-    def made_for(self) -> MadeFor:
+    def stage_origin(self) -> StageOrigin:
         """Return the label of the cached steps of this plan."""
         model, draft = self.names.get("model"), self.names.get("draft")
-        return MadeFor(self.command, model or "", draft or "", self.recipe.name, self.lowering.name)
+        return StageOrigin(self.command, model or "", draft or "", self.recipe.name, self.lowering.name)
 
     def drafting(self, num_speculative_tokens: int) -> BuildPlan:
         """Return the same plan with another number of drafts."""
@@ -90,7 +90,7 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
 
     Raises ``UsageError`` or ``BuildError`` for types or a form that the checkpoints do not support.
     """
-    platform, warnings = _suited(platform, request, inputs)
+    platform, warnings = _select_lowering(platform, request, inputs)
     recipe = decide(
         request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
     )
@@ -113,7 +113,7 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
 
     Types default to those of a build for the GPU, if one is given. Raises what ``plan_of_build`` does.
     """
-    platform, warnings = _suited(platform_of_graphs(request), request, inputs)
+    platform, warnings = _select_lowering(platform_of_graphs(request), request, inputs)
     gpus = platform.gpus
     recipe = decide(request.precision, platform.lowering, inputs.target, gpus, keeps_own=bool(gpus), head=inputs.head)
     return BuildPlan(
@@ -135,7 +135,9 @@ def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
     return BuildPlatform(backend, "", sm_names(request.backend.gpus), lowering, runs_here=False)
 
 
-def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
+def _select_lowering(
+    platform: BuildPlatform, request: CompileRequest, inputs: Inputs
+) -> tuple[BuildPlatform, list[str]]:
     """Return the platform with a lowering that supports the target's experts and its head, and warnings."""
     lowering, warnings = select_expert_lowering(
         platform.lowering,

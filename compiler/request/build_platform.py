@@ -9,7 +9,7 @@ from ...engines.folder.records import BackendRecord
 from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import export_form, sm_name, sm_number
-from ..hardware.machine import Machine, look
+from ..hardware.machine import Machine, inspect_machine
 from ..precision.decide_recipe import decide
 from ..precision.recipes import emulated, is_emulated_format
 from .choose_backend import choose_backend
@@ -63,7 +63,7 @@ def platform_of_engine(engine: BackendRecord) -> BuildPlatform:
 
     Raises ``EnvironmentProblem`` if this machine has another version, or cannot build for the engine's GPUs.
     """
-    machine, built = look(), engine.versions.get(engine.name)
+    machine, built = inspect_machine(), engine.versions.get(engine.name)
     gpus = "" if engine.name == "tensorrt-rtx" else f" and {' or '.join(engine.gpus)}"
     fix = f"run the command on a machine that has {engine.name} {built}{gpus}"
     try:
@@ -90,7 +90,7 @@ def expected_warnings(request: CompileRequest) -> list[str]:
 
 
 def _platform(request: CompileRequest) -> BuildPlatform:
-    machine, options = look(), request.backend
+    machine, options = inspect_machine(), request.backend
     choice = choose_backend(options.name, request.precision.name, options.gpus, machine, request.pair.model)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(options.gpus, request.plans)

@@ -68,7 +68,7 @@ def typed(value: Any, kind: Any, option: Option, key: str) -> Any:
     inner = next(each for each in get_args(kind) if each is not types.NoneType) if _optional(kind) else kind
     if get_args(inner):  # a list of texts
         return _texts(value, option, key)
-    result = _read(value, inner) if isinstance(value, str) and inner not in (str, Path) else _taken(value, inner)
+    result = _read(value, inner) if isinstance(value, str) and inner not in (str, Path) else _converted(value, inner)
     if result is None:
         raise UsageError(f"{key} {shown(value)} is not {_KINDS[inner]}", fix=f"see {option.flag}: {option.help}")
     if option.minimum is not None and result < option.minimum:
@@ -107,7 +107,7 @@ def _read(text: str | int, kind: Any) -> Any:
         return None
 
 
-def _taken(value: Any, kind: Any) -> Any:
+def _converted(value: Any, kind: Any) -> Any:
     """Return a value of the type, converted without loss if needed; None for any other."""
     if kind is Path and isinstance(value, str):
         return Path(value)

@@ -8,8 +8,8 @@ from ...graphs.lowering import TENSORRT, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import install, install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
-from ..hardware.gpus import RTX_SMS, export_form, lacks, require_targets, sm_name, sm_names, sm_number
-from ..hardware.machine import Machine, look
+from ..hardware.gpus import RTX_SMS, export_form, require_targets, sm_name, sm_names, sm_number, why_unsupported
+from ..hardware.machine import Machine, inspect_machine
 from .build_platform import BuildPlatform, lowering_of, version_of
 from .choose_backend import choose_backend
 from .request import ONNXRUNTIME, BackendOptions
@@ -24,11 +24,11 @@ def platform_of_export(
     ``export_path`` is its folder. Raises ``UsageError`` for GPUs that the export does not support, and
     ``EnvironmentProblem``, with alternatives, for what this machine cannot do.
     """
-    machine = look()
+    machine = inspect_machine()
     _check(options)
     gpu_names = sm_names(options.gpus or gpus)
-    backend = options.name or _suits(gpu_names, machine)
-    gpu_names = gpu_names or _here(backend, machine)
+    backend = options.name or _product_for(gpu_names, machine)
+    gpu_names = gpu_names or _require_gpus(backend, machine)
     try:
         choice = choose_backend(backend, None, gpu_names, machine)
     except EnvironmentProblem as error:
@@ -66,7 +66,7 @@ def planned_platform(
     gpu_names = sm_names(options.gpus or gpus)
     if not gpu_names:
         return None
-    backend = options.name or _suits(gpu_names, Machine())
+    backend = options.name or _product_for(gpu_names, Machine())
     require_targets(
         "tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", gpu_names, [*map(sm_number, gpu_names)]
     )
@@ -89,7 +89,7 @@ def _check(options: BackendOptions) -> None:
 
 def _require_types(gpus: Sequence[str], types: Collection[str], export_path: str) -> None:
     """Raise ``UsageError`` for GPUs that do not support the types of the export."""
-    unsupported = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := lacks(sm_number(gpu), kind))]
+    unsupported = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := why_unsupported(sm_number(gpu), kind))]
     if unsupported:
         raise UsageError(
             f"the export at {export_path} cannot be built for {', '.join(gpus)}",
@@ -109,14 +109,14 @@ def _require_expert_layer(platform: BuildPlatform, export_path: str) -> None:
         )
 
 
-def _suits(gpus: Sequence[str], machine: Machine) -> str:
+def _product_for(gpus: Sequence[str], machine: Machine) -> str:
     """Return the product for these GPUs: TensorRT-RTX if it supports them and TensorRT cannot build here."""
     sms = {sm_number(gpu) for gpu in gpus} or {*machine.sms}
     full = machine.has("tensorrt") and sms <= {*machine.sms}
     return "tensorrt-rtx" if sms and sms <= {*RTX_SMS} and not full else "tensorrt"
 
 
-def _here(backend: str, machine: Machine) -> tuple[str, ...]:
+def _require_gpus(backend: str, machine: Machine) -> tuple[str, ...]:
     if backend == "tensorrt" or machine.gpus:
         return ()  # choose_backend takes the local GPUs, or raises
     raise UsageError(

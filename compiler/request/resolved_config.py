@@ -48,7 +48,7 @@ def _as_calibrated(plan: BuildPlan, manifest: Manifest) -> CompileRequest:
     if "calibration" not in manifest.precision:
         return plan.request
     from ..precision.calibration.dataset import default_limits
-    from ..precision.calibration.obtain_ranges import settled
+    from ..precision.calibration.obtain_ranges import with_defaults
 
-    options = settled(plan.request.calibration, default_limits(plan.lowering))
+    options = with_defaults(plan.request.calibration, default_limits(plan.lowering))
     return replace(plan.request, calibration=options)

@@ -94,8 +94,8 @@ class VerbOptions:
             self._require_of_plans(answered, source)
         elif not pair.model:
             raise UsageError("no model was specified", fix="specify one, such as --model demo")
-        made_of = Path(os.path.abspath(source or pair.model)).name
-        top_level.setdefault("out", Path(f"{made_of.removesuffix('-onnx') if source else made_of}-{self.suffix}"))
+        name = Path(os.path.abspath(source or pair.model)).name
+        top_level.setdefault("out", Path(f"{name.removesuffix('-onnx') if source else name}-{self.suffix}"))
         return CompileRequest(pair, **top_level, **{name: GROUPS[name](**content) for name, content in groups.items()})
 
     def _require_of_plans(self, answered: Collection[str], source: Path) -> None:

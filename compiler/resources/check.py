@@ -16,7 +16,7 @@ from ..store.killed_stages import clear_killed
 from ..store.leftovers import clear_leftovers
 from ..store.stages import StageStore
 from .disk import Disk
-from .work import BUILDER_LEAST, BUILDER_PEAK, BuilderWork, BuildWork, CalibrationWork
+from .work import BUILDER_MIN, BUILDER_PEAK, BuilderWork, BuildWork, CalibrationWork
 
 HERE = "this machine"
 DOWNLOAD = "disk for the download"
@@ -140,7 +140,7 @@ def calibration_needs(work: CalibrationWork) -> tuple[Need, ...]:
 def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
     """Return the memory of the process that builds a plan."""
     basis = f"{BUILDER_PEAK} times the weights, as measured with TensorRT-RTX"
-    least_basis = f"{BUILDER_LEAST} times the weights, with which a build ran out of memory"
+    least_basis = f"{BUILDER_MIN} times the weights, with which a build ran out of memory"
     count, at_least, free = builder.bytes, builder.least_bytes, free_memory()
     return (
         Need("memory to build plans", count, at_least, basis, HERE, free, least_basis=least_basis, instead=_ELSEWHERE),
@@ -161,7 +161,7 @@ def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
     )
 
 
-def tight(needs: Iterable[Need]) -> list[str]:
+def possible_shortages(needs: Iterable[Need]) -> list[str]:
     """Return warnings for needs that may not fit."""
     return [f"{need.describe(minimum=False)}: may not be enough" for need in needs if need.is_tight]
 
@@ -172,10 +172,10 @@ def check_needs(needs: Sequence[Need], *, ignored: bool) -> list[str]:
     if refusal and not ignored:
         raise refusal
     warnings = [f"started because of --ignore-limits: {refusal.what}; {refusal.why}"] if refusal else []
-    return [*warnings, *tight(needs)]
+    return [*warnings, *possible_shortages(needs)]
 
 
-def tidy(request: CompileRequest, store: StageStore) -> None:
+def remove_leftovers(request: CompileRequest, store: StageStore) -> None:
     """Remove leftovers of killed runs before checking the free space."""
     clear_killed(store.root)
     clear_leftovers(nearest(Path(os.path.abspath(request.out)).parent))

@@ -11,8 +11,8 @@ from ..console.printing import size
 from ..store.atomic_files import free_bytes
 from ..store.cache_contents import entries
 from ..store.copy_file import nearest, shares_blocks
-from ..store.made_for import MadeFor
-from .work import PLAN_LEAST
+from ..store.stage_origin import StageOrigin
+from .work import PLAN_MIN
 
 _WEIGHTS = ("attach-target", "attach-drafter", "plan-target", "plan-drafter")  # the steps that hold weights
 
@@ -91,7 +91,7 @@ def disk_of(
     """
     first, second = nearest(cache), nearest(Path(os.path.realpath(out)))
     is_one_disk = first.stat().st_dev == second.stat().st_dev
-    plans = int(PLAN_LEAST * written) if has_plans else 0
+    plans = int(PLAN_MIN * written) if has_plans else 0
     cached_bytes = (written if has_graphs else 0) + plans
     return Disk(
         cache=str(cache),
@@ -107,21 +107,21 @@ def disk_of(
     )
 
 
-def done_bytes(root: Path, made_for: MadeFor, names: Collection[str] = ()) -> int:
+def done_bytes(root: Path, stage_origin: StageOrigin, names: Collection[str] = ()) -> int:
     """Return the bytes below ``root`` that a build may reuse, plus leftovers of killed runs, which are removed first.
 
     An upper bound: only hashed inputs decide whether a step is reused. ``names`` are other names of the model.
     """
     count, largest = 0, dict.fromkeys(_WEIGHTS, 0)
     for entry in entries(root):
-        kind, its = entry.kind.rpartition("/")[2], entry.made_for
+        kind, its = entry.kind.rpartition("/")[2], entry.stage_origin
         if entry.is_leftover:
             count += entry.bytes
-        elif its and kind in largest and _is_for(its, made_for, names):
+        elif its and kind in largest and _is_for(its, stage_origin, names):
             largest[kind] = max(largest[kind], entry.bytes)
     return count + sum(largest.values())
 
 
-def _is_for(its: MadeFor, wanted: MadeFor, names: Collection[str]) -> bool:
+def _is_for(its: StageOrigin, wanted: StageOrigin, names: Collection[str]) -> bool:
     same = (its.precision, its.lowering) == (wanted.precision, wanted.lowering)
     return same and its.model in {wanted.model, *names}

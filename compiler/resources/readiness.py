@@ -10,7 +10,7 @@ from ...plugins.errors import EnvironmentProblem
 from ..console.printing import size
 from ..request.build_platform import platform_of
 from ..request.request import CompileRequest
-from .check import Need, refusal_of, tight, tracing_needs
+from .check import Need, possible_shortages, refusal_of, tracing_needs
 from .dry_run import estimate_build
 from .estimate import Estimate
 
@@ -68,7 +68,7 @@ def readiness(request: CompileRequest) -> Readiness:
         verdict=verdict,
         missing=tuple(filter(None, (refusal, *reasons, verdict if short else ""))),
         fixes=tuple(dict.fromkeys(filter(None, (problem.fix for problem in problems)))),
-        notes=tuple(dict.fromkeys((*found.notes, *tight(needs)))) if found else (),
+        notes=tuple(dict.fromkeys((*found.notes, *possible_shortages(needs)))) if found else (),
     )
 
 

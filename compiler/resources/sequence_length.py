@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoints.target_and_drafter import USUAL_LENGTH, Inputs
 from ..console.printing import size
 from ..hardware.gpus import GPUS, find_gpu, is_architecture, sm_name, sm_number
-from ..hardware.machine import LocalGpu, look
+from ..hardware.machine import LocalGpu, inspect_machine
 from ..request.build_plan import BuildPlan
 from .gpu_memory import RESERVE
 from .pass_tensors import PassTensors, pass_tensors
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Longer texts are rare, every fourfold length adds kinds of rounds to capture on load, and heads are trained on shorter
 # ones.
-MOST_BY_DEFAULT = 32_768
+MAX_DEFAULT_LENGTH = 32_768
 _STEP = 1024
 _MIB = 2**20
 
@@ -70,9 +70,9 @@ def _decides(plan: BuildPlan) -> bool:
 def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], workload: Workload) -> SequenceLength:
     """Return the longest length at which ``max_batch_size`` requests fit into the GPU with the least memory.
 
-    At most ``MOST_BY_DEFAULT``, and no less than the usual length, even if that does not fit.
+    At most ``MAX_DEFAULT_LENGTH``, and no less than the usual length, even if that does not fit.
     """
-    usual, longest = (min(each, spec.max_position_embeddings) for each in (USUAL_LENGTH, MOST_BY_DEFAULT))
+    usual, longest = (min(each, spec.max_position_embeddings) for each in (USUAL_LENGTH, MAX_DEFAULT_LENGTH))
     memory = _least_memory(plan)
     if memory is None:
         return SequenceLength(usual, f"the memory of {', '.join(plan.platform.gpus)} is unknown")
@@ -97,7 +97,7 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
 
 def _longest(free: int, plan: BuildPlan, token: int, tensors: PassTensors) -> int:
     """Return the greatest multiple of ``_STEP`` tokens whose caches and largest pass take no more than ``free``."""
-    low, high = 0, MOST_BY_DEFAULT // _STEP
+    low, high = 0, MAX_DEFAULT_LENGTH // _STEP
     while low < high:
         middle = (low + high + 1) // 2
         length = replace(plan, max_seq_len=middle * _STEP).cache_length
@@ -110,7 +110,7 @@ def _least_memory(plan: BuildPlan) -> _Memory | None:
     """Return the memory of the smallest GPU that the plan is for; None if one of them is unknown."""
     gpus = plan.request.backend.gpus
     if not gpus:
-        here = [gpu for gpu in look().gpus if sm_name(gpu.sm) in plan.platform.gpus]
+        here = [gpu for gpu in inspect_machine().gpus if sm_name(gpu.sm) in plan.platform.gpus]
         if local := [each for gpu in here if (each := _of_local(gpu))]:
             return min(local, key=lambda each: each.bytes)
     found = [_of_name(name) for name in gpus or plan.platform.gpus]

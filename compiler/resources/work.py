@@ -37,9 +37,9 @@ WRITTEN_BYTES_PER_SECOND = 80e6
 BUILDER_PEAK = 3.07
 # Mapped pages are given up when memory is short, the rest is not: in a control group of this share of the weights the
 # first case of `make bench-aot` was killed, in one of 1.76 times it was built (docs/tensorrt.md has the command).
-BUILDER_LEAST = 0.95
+BUILDER_MIN = 0.95
 # Bytes of a plan by those of its weights, at least: 0.98 with `make bench-aot`.
-PLAN_LEAST = 0.95
+PLAN_MIN = 0.95
 # Seconds of TensorRT-RTX for a layer and for a byte of weights: `make bench-aot`. Full TensorRT was never measured.
 BUILD_LAYER = 1.05
 BUILD_BYTE = 3.6e-9
@@ -125,7 +125,7 @@ class BuilderWork:
         return cls(
             product=product,
             bytes=math.ceil(BUILDER_PEAK * weight_bytes),
-            least_bytes=int(BUILDER_LEAST * weight_bytes) if known else 0,
+            least_bytes=int(BUILDER_MIN * weight_bytes) if known else 0,
             seconds=BUILD_LAYER * layers + BUILD_BYTE * weight_bytes if known else 0.0,
         )
 

@@ -14,10 +14,10 @@ from ..checkpoints.head_weights import read_from_target
 from ..checkpoints.target_and_drafter import Inputs
 from ..precision.recipes import Recipe
 from ..request.build_plan import BuildPlan
-from ..store.made_for import MadeFor
 from ..store.publish import ADOPTED_FROM
+from ..store.stage_origin import StageOrigin
 from ..store.stages import StageStore
-from .check import check_needs, needs_of, tidy
+from .check import check_needs, needs_of, remove_leftovers
 from .disk import Disk, disk_of, done_bytes
 from .weight_bytes import WeightLine, head_weights, weight_lines
 from .work import BuilderWork, BuildWork, Calibration, CalibrationWork, layer_of, needs_calibration, rounding_seconds
@@ -84,10 +84,16 @@ class Workload:
         )
 
     def disk(
-        self, store: StageStore, out: Path, made_for: MadeFor, names: Sequence[str] = (), *, is_moved: bool = False
+        self,
+        store: StageStore,
+        out: Path,
+        stage_origin: StageOrigin,
+        names: Sequence[str] = (),
+        *,
+        is_moved: bool = False,
     ) -> Disk:
-        """Return the bytes for the cache and ``out``; ``names`` are other names of the model in ``made_for``."""
-        done = 0 if store.force else done_bytes(store.root, made_for, names)
+        """Return the bytes for the cache and ``out``; ``names`` are other names of the model in ``stage_origin``."""
+        done = 0 if store.force else done_bytes(store.root, stage_origin, names)
         has_plans = self.product is not None
         adopts = not (has_plans or is_moved or self.work.rounding_seconds) and self.bytes >= ADOPTED_FROM
         return disk_of(
@@ -122,8 +128,8 @@ def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[
     if plan.recipe.quantized_type:
         require_multiplied(selection_of(inputs.target, plan.recipe, plan.lowering), plan.lowering)
     workload = workload_of(plan, inputs)
-    tidy(request, store)
-    disk = workload.disk(store, request.out, plan.made_for(), is_moved=plan.is_moved)
+    remove_leftovers(request, store)
+    disk = workload.disk(store, request.out, plan.stage_origin(), is_moved=plan.is_moved)
     return check_needs(needs_of(disk, workload.work), ignored=request.ignore_limits)
 
 

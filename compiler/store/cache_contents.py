@@ -12,7 +12,7 @@ from .atomic_files import writing
 from .killed_stages import killed, lock_of, steps, unfinished_path
 from .leftovers import remove
 from .locks import locked_if_free
-from .made_for import MadeFor
+from .stage_origin import StageOrigin
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class CacheEntry:
     kind: str
     bytes: int
     used: float
-    made_for: MadeFor | None
+    stage_origin: StageOrigin | None
     is_leftover: bool = False
 
     @classmethod
     def of(cls, root: Path, path: Path, *, is_leftover: bool = False) -> CacheEntry:
         """Inspect the folder of a stage."""
         kind = path.parent.relative_to(root).as_posix()
-        return cls(path, kind, _bytes(path), path.stat().st_mtime, MadeFor.read(path), is_leftover)
+        return cls(path, kind, _bytes(path), path.stat().st_mtime, StageOrigin.read(path), is_leftover)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def prune(
             is_old = older_than is not None and now - entry.used > older_than
             if not (entry.is_leftover or is_old or (max_bytes is not None and remaining > max_bytes)):
                 continue
-            if _take_away(entry, dry_run):
+            if _remove_entry(entry, dry_run):
                 removed.append(entry)
                 remaining -= entry.bytes
             else:
@@ -91,7 +91,7 @@ def _entry(root: Path, path: Path, *, is_leftover: bool) -> CacheEntry | None:
         return None
 
 
-def _take_away(entry: CacheEntry, dry_run: bool) -> bool:
+def _remove_entry(entry: CacheEntry, dry_run: bool) -> bool:
     """Remove an entry, or with ``dry_run`` only check; False if it is in use."""
     if entry.is_leftover:
         if not dry_run:

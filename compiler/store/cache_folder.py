@@ -63,12 +63,12 @@ def require_trusted(root: Path, *below: str) -> None:
     last folder are followed; both the link and its target count. Folders above ``root`` are not checked: whoever
     replaces ``root`` there owns the replacement.
     """
-    if not is_off(SWITCH, _SWITCH_WHY):
+    if not is_off(SWITCH, _SWITCH_FIX):
         with writing(root, 0):
-            _look_at(root, below)
+            _check_path(root, below)
 
 
-def _look_at(root: Path, below: Sequence[str]) -> None:
+def _check_path(root: Path, below: Sequence[str]) -> None:
     path, is_closed = root, False
     for name in ("", *below):
         path = path / name
@@ -93,7 +93,7 @@ def _entries(folder: Path, *, is_closed: bool) -> Iterator[tuple[Path, os.stat_r
             found = os.lstat(path)
             yield path, found, is_closed
             if stat.S_ISDIR(found.st_mode):
-                yield from _entries(path, is_closed=is_closed or _keeps_out(found))
+                yield from _entries(path, is_closed=is_closed or _is_closed_to_others(found))
 
 
 def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) -> bool:
@@ -108,17 +108,17 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
             fix=f"if nobody else has written to this path, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise "
             f"remove the path (builds recreate its content); or {_elsewhere()}",
         )
-    return _keeps_out(found)
+    return _is_closed_to_others(found)
 
 
 def _require_owner(root: Path, path: Path, found: os.stat_result) -> None:
     if found.st_uid in (os.geteuid(), _ROOT):
         return
-    mend = "" if path == root else f"remove it with `rm -r {shlex.quote(str(path))}` (builds recreate its content); or "
+    fix = "" if path == root else f"remove it with `rm -r {shlex.quote(str(path))}` (builds recreate its content); or "
     raise UntrustedCache(
         f"{path}, which is {_part(root, path)}, belongs to {_name(found.st_uid)}",
         why=f"this command runs as {_name(os.geteuid())}; {_WHY}",
-        fix=f"{mend}{_elsewhere()}",
+        fix=f"{fix}{_elsewhere()}",
     )
 
 
@@ -128,7 +128,7 @@ def _others(found: os.stat_result) -> int:
     return mode & (_OTHERS if _is_private(found.st_gid) else _OTHERS | _GROUP)
 
 
-def _keeps_out(found: os.stat_result) -> bool:
+def _is_closed_to_others(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and not _others(found) & _SEARCH
 
 

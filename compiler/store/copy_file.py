@@ -52,7 +52,7 @@ def _clone(source: int, target: int) -> bool:
 
 def _pieces(source: int, target: int) -> Iterator[int]:
     """Copy between descriptors; yield the bytes of each piece."""
-    while count := _in_the_kernel(source, target) or _through_here(source, target):
+    while count := _in_the_kernel(source, target) or _copy_in_user_space(source, target):
         yield count
 
 
@@ -64,7 +64,7 @@ def _in_the_kernel(source: int, target: int) -> int:
         return 0
 
 
-def _through_here(source: int, target: int) -> int:
+def _copy_in_user_space(source: int, target: int) -> int:
     """Copy a piece through user space; 0 at the end."""
     data = memoryview(os.read(source, _PIECE))
     written = 0

@@ -11,7 +11,7 @@ from types import TracebackType
 from ...engines.folder.records import FileEntry
 
 _PIECE = 1 << 20
-_FLUSHED = 64 << 20  # bytes after which the disk is waited for, so that it writes all the time and not at the end
+_FLUSH_BYTES = 64 << 20  # bytes after which the disk is waited for, so that it writes all the time and not at the end
 
 
 class FollowingHash:
@@ -64,7 +64,7 @@ class FollowingHash:
                             raise OSError(f"{self._path} ends after {done} bytes")
                         self._digest.update(room[:count])
                         done += count
-                        if done - flushed >= _FLUSHED:
+                        if done - flushed >= _FLUSH_BYTES:
                             os.fdatasync(file.fileno())
                             flushed = done
         except OSError as error:

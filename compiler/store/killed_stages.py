@@ -16,7 +16,7 @@ from .locks import locked_if_free
 LOCK = ".lock"
 SCRATCH, SCRATCH_LOCK = ".bisect.", "bisect.lock"
 _KEY = re.compile("[0-9a-f]{32}")
-_ASIDE = re.compile(r"\.(?P<key>[0-9a-f]{32})\..+")
+_UNFINISHED = re.compile(r"\.(?P<key>[0-9a-f]{32})\..+")
 
 
 def unfinished_path(final: Path) -> Path:
@@ -37,7 +37,7 @@ def lock_of(step: Path) -> Path:
 def killed(root: Path) -> list[Path]:
     """Return all unfinished stages of killed processes below ``root``."""
     unfinished = [
-        (path, path.with_name(match["key"])) for path in _folders(root) if (match := _ASIDE.fullmatch(path.name))
+        (path, path.with_name(match["key"])) for path in _folders(root) if (match := _UNFINISHED.fullmatch(path.name))
     ]
     locks = [(path, lock_of(step)) for path, step in unfinished if lock_of(step).exists()]
     locks += [(path, root / SCRATCH_LOCK) for path in root.glob(f"{SCRATCH}*")]

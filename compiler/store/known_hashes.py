@@ -43,7 +43,7 @@ def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = l
     if record_path and is_settled and _times(path.stat()) == _times(before):
         with suppress(OSError):
             make_private(record_path.parent.parent, FOLDER)
-            _keep(record_path, before, entry.sha256)
+            _save_record(record_path, before, entry.sha256)
     return entry
 
 
@@ -69,7 +69,7 @@ def _known(record_path: Path | None, found: os.stat_result) -> str:
     return ""
 
 
-def _keep(record_path: Path, found: os.stat_result, sha256: str) -> None:
+def _save_record(record_path: Path, found: os.stat_result, sha256: str) -> None:
     aside = record_path.with_name(f"{record_path.name}.{os.getpid()}")
     aside.write_text(json.dumps([*_times(found), sha256]))
     aside.replace(record_path)

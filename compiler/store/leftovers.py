@@ -13,7 +13,7 @@ from .locks import locked_if_free
 
 _BUILDING = ".building"
 _OLD = ".old"
-_MADE_ASIDE = re.compile(rf"\.(?P<name>.+)\.[0-9a-f]{{8}}{re.escape(_BUILDING)}", re.DOTALL)
+_TEMPORARY_NAME = re.compile(rf"\.(?P<name>.+)\.[0-9a-f]{{8}}{re.escape(_BUILDING)}", re.DOTALL)
 
 
 def temporary_path(final: Path) -> Path:
@@ -32,13 +32,13 @@ def clear_leftovers(folder: Path) -> None:
     Folders in use by a running process are not touched.
     """
     names = os.listdir(folder)
-    for path in (folder / name for name in names if _MADE_ASIDE.fullmatch(name)):
+    for path in (folder / name for name in names if _TEMPORARY_NAME.fullmatch(name)):
         with locked_if_free(path) as is_free:
             if is_free:
                 shutil.rmtree(path, ignore_errors=True)  # a plain file of that name is not ours
     for old in (folder / name for name in names if name.endswith(_OLD)):
         ready = old.name.removesuffix(_OLD)
-        match = _MADE_ASIDE.fullmatch(ready)
+        match = _TEMPORARY_NAME.fullmatch(ready)
         if match is None or os.path.lexists(folder / ready):
             continue  # not ours, or another build is swapping them right now
         with suppress(OSError):

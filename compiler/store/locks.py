@@ -51,7 +51,7 @@ def locked_if_free(path: Path) -> Iterator[bool]:
             os.close(descriptor)
 
 
-class Hold:
+class SharedLock:
     """A shared lock on a folder, held as long as the object exists; it prevents exclusive locks."""
 
     def __init__(self, folder: Path) -> None:

@@ -26,11 +26,11 @@ from .copy_file import copy_file, nearest, shares_blocks
 from .destination import require_publishable
 from .leftovers import clear_leftovers, temporary_path
 from .locks import locked
-from .stages import Stage, give_away, owned
+from .stages import Stage, exclusively, remove_moved
 
 ADOPTED_FROM = 10**9  # bytes of an engine's weights from which they are not kept in the store as well
 TOKENIZER = "tokenizer.json"
-_BESIDE_IT = ("special_tokens_map.json", "generation_config.json")
+_TOKENIZER_COMPANIONS = ("special_tokens_map.json", "generation_config.json")
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Assembly:
 
     def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Move a stage's files into a sub-folder; they leave the store. If another process uses them, copy them."""
-        with owned(stage) as is_owner:
+        with exclusively(stage) as is_owner:
             if not is_owner:
                 self.place_stage(stage, below, progress)
                 return
@@ -132,7 +132,7 @@ class Assembly:
 
         Chat templates become separate files, as ``transformers`` saves them, however the checkpoint stores them.
         """
-        for name in (TOKENIZER, *_BESIDE_IT):
+        for name in (TOKENIZER, *_TOKENIZER_COMPANIONS):
             if (checkpoint / name).is_file():
                 self.place_copy(checkpoint / name, name)
         for name, text in read_templates(checkpoint).items():
@@ -157,24 +157,24 @@ class Assembly:
         """
         copied = {name: entry for name, entry in self.files.items() if name not in self._moved}
         size = sum(entry.size for entry in copied.values())
-        with progress.step("check the copied files", Bytes(size)) as advance, self._complaining():
+        with progress.step("check the copied files", Bytes(size)) as advance, self._reporting_damage():
             check_files(self.files, self.folder, hashes=False)
             check_files(copied, self.folder, advance=advance)
 
     def check_engine(self, manifest: Manifest, progress: Progress) -> None:
         """Do the same for an engine, and check that its manifest reads back equal. Raises ``BuildError``."""
         self.check(progress)
-        with self._complaining():
+        with self._reporting_damage():
             read = Manifest.read(self.folder)
         if read.files != self.files or read != manifest:
-            raise _unwhole("the manifest that was read back differs")
+            raise _damaged("the manifest that was read back differs")
 
     @contextmanager
-    def _complaining(self) -> Iterator[None]:
+    def _reporting_damage(self) -> Iterator[None]:
         try:
             yield
         except EnvironmentProblem as error:
-            raise _unwhole(error.one_line) from error
+            raise _damaged(error.one_line) from error
 
     def write_manifest(self, manifest: Manifest) -> Manifest:
         """Write the manifest with all files added so far; this makes the folder an engine."""
@@ -183,7 +183,7 @@ class Assembly:
         return manifest
 
 
-def _unwhole(why: str) -> BuildError:
+def _damaged(why: str) -> BuildError:
     return BuildError(
         "the assembled folder is damaged and was not published",
         why=why,
@@ -193,7 +193,7 @@ def _unwhole(why: str) -> BuildError:
 
 def _adopt(stage: Stage, files: Sequence[Path], progress: Progress) -> None:
     """Take a stage out of the store; ``files`` are second names of its files, which become independent."""
-    give_away(stage)
+    remove_moved(stage)
     shared = [path for path in files if path.stat().st_nlink > 1]  # another process uses the stage
     if not shared:
         return

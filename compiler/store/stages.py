@@ -26,9 +26,9 @@ from .cache_folder import cache_root, make_private, require_trusted
 from .import_closure import code_digest
 from .killed_stages import clear_killed, clear_killed_of, lock_of, unfinished_path
 from .leftovers import remove
-from .locks import Hold, locked_file, locked_if_free
-from .made_for import FILE_NAME as MADE_FOR
-from .made_for import MadeFor
+from .locks import SharedLock, locked_file, locked_if_free
+from .stage_origin import FILE_NAME as ORIGIN_FILE
+from .stage_origin import StageOrigin
 
 Make = Callable[[Path], object]  # may return hashes that it knows, by file: a mapping to `FileEntry`
 _RECORD, _SEAL = "stage.json", "stage.sha256"  # the list of files, and its hash
@@ -45,19 +45,19 @@ class Stage:
     path: Path
     files: Mapping[str, FileEntry]
     reused: bool
-    hold: Hold = field(repr=False, compare=False)
+    hold: SharedLock = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class StageStore:
-    """Finished steps below ``root``. ``force`` repeats every step; ``made_for`` is recorded in new stages.
+    """Finished steps below ``root``. ``force`` repeats every step; ``stage_origin`` is recorded in new stages.
 
     ``progress`` shows long operations.
     """
 
     root: Path
     force: bool = False
-    made_for: MadeFor | None = None
+    stage_origin: StageOrigin | None = None
     progress: Progress = field(default_factory=Quiet, compare=False)
 
     @classmethod
@@ -104,8 +104,8 @@ class StageStore:
 
     def note(self, folder: Path) -> None:
         """Write the stage's purpose into its folder."""
-        if self.made_for:
-            self.made_for.write(folder)
+        if self.stage_origin:
+            self.stage_origin.write(folder)
 
     def _make(self, final: Path, make: Make) -> Stage:
         clear_killed_of(final)
@@ -124,10 +124,10 @@ class StageStore:
             with self.progress.step("wait for the disk"):
                 flush_tree(temporary)
             move_into_place(temporary, final)
-        return Stage(final, files, reused=False, hold=Hold(final))
+        return Stage(final, files, reused=False, hold=SharedLock(final))
 
 
-def give_away(stage: Stage) -> bool:
+def remove_moved(stage: Stage) -> bool:
     """Remove a stage from the store, after its files got other names; False if another process uses it.
 
     It leaves the store in one step: what an interruption leaves behind never counts as a stage.
@@ -148,7 +148,7 @@ def give_away(stage: Stage) -> bool:
 
 
 @contextmanager
-def owned(stage: Stage) -> Iterator[bool]:
+def exclusively(stage: Stage) -> Iterator[bool]:
     """Yield whether no other process uses a stage; if so, none can until the block ends."""
     with locked_if_free(lock_of(stage.path)) as is_free:
         is_owner = is_free and stage.hold.claim()
@@ -179,7 +179,7 @@ def _finished(final: Path, progress: Progress) -> Stage | None:
         with progress.step("check the cached files", Bytes(sum(entry.size for entry in files.values()))) as advance:
             if any(FileEntry.of(final / name, advance) != entry for name, entry in files.items()):
                 return None
-        return Stage(final, files, reused=True, hold=Hold(final))
+        return Stage(final, files, reused=True, hold=SharedLock(final))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -216,4 +216,4 @@ def _files(folder: Path) -> dict[str, Path]:
                 found[path.relative_to(folder).as_posix()] = path
             elif not stat.S_ISDIR(mode):
                 raise ValueError(f"{path} is neither a file nor a folder")
-    return {name: found[name] for name in sorted(found) if name not in (_RECORD, _SEAL, MADE_FOR)}
+    return {name: found[name] for name in sorted(found) if name not in (_RECORD, _SEAL, ORIGIN_FILE)}

@@ -18,15 +18,15 @@ from ...plugins.errors import BuildError
 from ...plugins.tensorrt.import_tensorrt import child_environment
 from ..console import interrupts
 from ..console.exit_cleanup import kill_on_exit, remove_on_exit
-from ..console.logbook import OURS
+from ..console.logbook import PACKAGE
 from ..console.progress import Advance, Progress
 from ..hardware.gpus import sm_name
-from ..hardware.machine import look
+from ..hardware.machine import inspect_machine
 from ..store.atomic_files import writing
 from .layer_information import layers_beside
 from .worker_protocol import STEPS, PlanFacts, PlanRequest, raised
 
-_SAID = 5  # last lines of a dead process to show
+_LOG_LINES = 5  # last lines of a dead process to show
 _PATIENCE = 5.0
 _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by TensorRT's severity
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
 def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> PlanFacts:
     reached, facts = 0, None
     with _child(request, out, log) as child:
-        _tell(child, request)
+        _send_request(child, request)
         for message in _messages(child):
             if "done" in message:
                 advance(message["done"] - reached)
@@ -69,7 +69,7 @@ def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> P
                 facts = PlanFacts.from_record(message["facts"])
         status = child.wait()
     if facts is None:
-        raise _death(request, status, log)
+        raise _died(request, status, log)
     return facts
 
 
@@ -81,7 +81,7 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
     command = [sys.executable, "-P", "-m", worker.__name__, str(out), str(_severity())]
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, remove_on_exit(Path(private)):
-        environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)
+        environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _visible_gpu(request)
         child = subprocess.Popen(
             command,
             stdin=pipe,
@@ -97,13 +97,13 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
 
 def _severity() -> int:
     """Return the least severe TensorRT level that is logged."""
-    is_kept = logging.getLogger(OURS).level != logging.NOTSET
+    is_kept = logging.getLogger(PACKAGE).level != logging.NOTSET
     return max((severity for severity, level in enumerate(_LEVELS) if is_kept and _log.isEnabledFor(level)), default=-1)
 
 
-def _on_its_gpu(request: PlanRequest) -> dict[str, str]:
+def _visible_gpu(request: PlanRequest) -> dict[str, str]:
     """Make the target GPU the only one visible to TensorRT, which builds for the first one it sees."""
-    uuid = next((gpu.uuid for gpu in look().gpus if sm_name(gpu.sm) in request.gpus), "")
+    uuid = next((gpu.uuid for gpu in inspect_machine().gpus if sm_name(gpu.sm) in request.gpus), "")
     return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
 
 
@@ -124,7 +124,7 @@ def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
             child.wait()
 
 
-def _tell(child: subprocess.Popen[str], request: PlanRequest) -> None:
+def _send_request(child: subprocess.Popen[str], request: PlanRequest) -> None:
     try:
         if child.stdin:
             child.stdin.write(request.to_json() + "\n")
@@ -141,10 +141,10 @@ def _messages(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
             return
 
 
-def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
+def _died(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
     log.seek(0)
     lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    last = "; its last output: " + " / ".join(lines[-_SAID:]) if lines else ""
+    last = "; its last output: " + " / ".join(lines[-_LOG_LINES:]) if lines else ""
     how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
     weights = _weight_bytes(request.graph)
     fix = "run the same command again; finished steps are cached"

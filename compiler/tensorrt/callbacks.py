@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, BinaryIO
 
-_KEPT = 200
+_MAX_MESSAGES = 200
 _NOISE = ("Int64 binding", "cudaError 35")  # notes; the missing driver, which an ahead-of-time build does not need
-_MOST = 600
+_MAX = 600
 
 
 @dataclass
 class Log:
     """The errors and warnings of a build, newest last, each truncated to a readable length."""
 
-    errors: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    warnings: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    errors: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MESSAGES))
+    warnings: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MESSAGES))
 
     def add(self, severity: int, text: str) -> None:
         """Keep a message. ``severity`` is TensorRT's: 0 internal error, 1 error, 2 warning; others are dropped."""
-        text = " ".join(text.split())[:_MOST]
+        text = " ".join(text.split())[:_MAX]
         if severity > 2 or any(noise in text for noise in _NOISE):
             return
         messages = self.warnings if severity == 2 else self.errors
@@ -115,22 +115,22 @@ def monitor(trt: Any, report: Callable[[int], None], steps: int) -> Any:
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self._fraction = Fraction()
-            self._told = 0
+            self._reported = 0
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            self._tell(self._fraction.start(phase_name, parent_phase, num_steps))
+            self._report_step(self._fraction.start(phase_name, parent_phase, num_steps))
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            self._tell(self._fraction.step(phase_name, step))
+            self._report_step(self._fraction.step(phase_name, step))
             return True
 
         def phase_finish(self, phase_name: str) -> None:
-            self._tell(self._fraction.finish(phase_name))
+            self._report_step(self._fraction.finish(phase_name))
 
-        def _tell(self, reached: float) -> None:
+        def _report_step(self, reached: float) -> None:
             now = int(reached * steps)
-            if now > self._told:
-                self._told = now
+            if now > self._reported:
+                self._reported = now
                 report(now)
 
     return Monitor()

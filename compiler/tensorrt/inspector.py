@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ...engines.free_memory import free_memory
 from ...plugins.number_types import NUMBER_TYPES
 from ..console.printing import size
-from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
+from .plan_programs import ONNX_LAYERS, PRODUCT, Program, ProgramTensor, Step
 
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
 # The first one whose name occurs in a description: narrow types first, since "bfloat" contains "float".
@@ -83,11 +83,11 @@ def _step(layer: Mapping[str, Any]) -> Step:
     )
 
 
-def _held(tensor: Mapping[str, Any], *, constant: bool) -> Held:
+def _held(tensor: Mapping[str, Any], *, constant: bool) -> ProgramTensor:
     shape = tuple(dim if isinstance(dim, int) else -1 for dim in tensor.get("Dimensions") or ())
     text = f"{tensor.get('Format/Datatype', '')} {tensor.get('Datatype', '')}".lower()
     dtype = next((kind.name for kind in _TYPES if any(word in text for word in kind.in_plans)), "")
-    return Held(dtype, shape, constant)
+    return ProgramTensor(dtype, shape, constant)
 
 
 def _names(layer: Mapping[str, Any], side: str) -> tuple[str, ...]:

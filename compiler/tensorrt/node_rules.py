@@ -16,7 +16,7 @@ _FP8_SINCE = 89  # SM
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
-def complaints_of(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
+def node_problems(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
     """List the known problems of a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
     if node.op_type == "TRT_MoE":
         return _of_moe_layer(gpus)

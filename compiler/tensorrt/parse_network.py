@@ -47,7 +47,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
         faults = [_fault(parser.get_error(i)) for i in range(parser.num_errors)]
         raise BuildError(
             f"TensorRT cannot parse {path}",
-            why="; ".join(filter(None, [plugin_complaint(), *faults])) or log.last() or "TensorRT gave no reason",
+            why="; ".join(filter(None, [plugin_problem(), *faults])) or log.last() or "TensorRT gave no reason",
             fix=_FIX,
         )
     layers = Counter(network.get_layer(i).type.name for i in range(network.num_layers))
@@ -59,7 +59,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
         *_tensor_problems("output", outputs, survey.graph.outputs),
     ]
     if problems:
-        raise _something_else(path, problems)
+        raise _wrong_network(path, problems)
     return Parsed(
         network,
         parser,
@@ -82,14 +82,14 @@ def cast_mismatched_types(product: str, parsed: Parsed, path: Path) -> list[str]
     if not parsed.unlike:
         return []
     if product == "tensorrt-rtx":
-        raise _something_else(path, parsed.unlike)
+        raise _wrong_network(path, parsed.unlike)
     return [
         f"in the {path.parent.name} plan, TensorRT has {'; '.join(parsed.unlike)}: TensorRT may use other names "
         f"than TensorRT-RTX, or may have split nodes, which costs speed; `peagle-compile verify` compares the results"
     ]
 
 
-def _something_else(path: Path, problems: Sequence[str]) -> BuildError:
+def _wrong_network(path: Path, problems: Sequence[str]) -> BuildError:
     return BuildError(
         f"TensorRT parsed {path} incorrectly",
         why="; ".join(problems),
@@ -97,7 +97,7 @@ def _something_else(path: Path, problems: Sequence[str]) -> BuildError:
     )
 
 
-def plugin_complaint() -> str:
+def plugin_problem() -> str:
     """Return the last error of this project's plugins, which TensorRT's own message does not include."""
     error = last()
     return " ".join(filter(None, (error.what, error.why))) if error else ""

@@ -28,7 +28,7 @@ def of_network(trt: Any, network: Any) -> tuple[BuiltProduct, ...]:
     return tuple(product for layer in layers for product in held.products(layer))
 
 
-def as_built(
+def with_built_types(
     products: Sequence[BuiltProduct], programs: Sequence[Program], by: str, profiles: int = 0
 ) -> tuple[BuiltProduct, ...]:
     """Update matmuls with what the programs of all profiles show; those not shown stay unchanged.

@@ -35,7 +35,7 @@ _DTYPES = {word: kind.name for kind in NUMBER_TYPES for word in kind.in_plans}
 
 
 @dataclass(frozen=True)
-class Held:
+class ProgramTensor:
     """A tensor of a program; in its ``shape``, -1 is a size that is known only at run time."""
 
     dtype: str
@@ -67,7 +67,7 @@ class Step:
 class Program:
     """The part of one profile between two plugins, including the content of fused kernels."""
 
-    tensors: Mapping[str, Held]
+    tensors: Mapping[str, ProgramTensor]
     steps: tuple[Step, ...] = field(repr=False)
 
 
@@ -94,7 +94,7 @@ def parse(text: str, *, fused: bool = False) -> Program:
     descriptors, _, rest = text.partition("\nmain {")
     main = rest.partition("\n}")[0]
     tensors = {
-        match[2]: Held(_DTYPES.get(match[3], match[3]), _shape(match[1]), "const_payload_size=" in match[0])
+        match[2]: ProgramTensor(_DTYPES.get(match[3], match[3]), _shape(match[1]), "const_payload_size=" in match[0])
         for match in _TENSOR.finditer(descriptors)
     }
     return Program(tensors, tuple(_step(match, fused) for match in _STEP.finditer(main)))

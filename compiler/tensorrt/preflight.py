@@ -19,7 +19,7 @@ from ...plugins.ops import OPS
 from ...plugins.tensorrt.check_call import check_call
 from .graph_record import read_record
 from .lowered_graph import LoweredGraph, Node, Value, is_native, read_graph
-from .node_rules import complaints_of
+from .node_rules import node_problems
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile], record:
                 {
                     n.op_type
                     for n in graph.nodes
-                    if not _is_ours(n) and (is_native(n.op_type) or not _has_body(n, graph))
+                    if not _is_own_op(n) and (is_native(n.op_type) or not _has_body(n, graph))
                 }
             )
         ),
     )
 
 
-def _is_ours(node: Node) -> bool:
+def _is_own_op(node: Node) -> bool:
     return node.domain == DOMAIN
 
 
@@ -100,16 +100,16 @@ def _has_body(node: Node, graph: LoweredGraph) -> bool:
 
 
 def _complaints(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
-    if _is_ours(node):
-        problems = _of_our_op(node)
+    if _is_own_op(node):
+        problems = _check_own_op(node)
     elif node.domain and not is_native(node.op_type) and not _has_body(node, graph):
         problems = ["TensorRT does not support this operator, and the graph has no body for it"]
     else:
-        problems = complaints_of(node, graph, gpus, profiles)
+        problems = node_problems(node, graph, gpus, profiles)
     return [f"{node}: {problem}" for problem in problems]
 
 
-def _of_our_op(node: Node) -> list[str]:
+def _check_own_op(node: Node) -> list[str]:
     op = OPS.get(node.op_type)
     if op is None:
         return [f"{DOMAIN} has no op of this name"]

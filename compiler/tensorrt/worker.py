@@ -20,14 +20,14 @@ from ...engines.folder.records import PlanRecord
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import import_tensorrt, register
 from ..hardware.gpus import require_targets
-from ..hardware.machine import look
+from ..hardware.machine import inspect_machine
 from ..store.atomic_files import writing
 from .builder_config import configure, load_timings, save_timings
 from .callbacks import Log, logger, monitor, writer
 from .inspector import Inspected, inspected
 from .layer_information import layers_beside, layers_of_programs
-from .parse_network import Parsed, cast_mismatched_types, parse, plugin_complaint, require_layers
-from .plan_products import as_built, of_network
+from .parse_network import Parsed, cast_mismatched_types, parse, plugin_problem, require_layers
+from .plan_products import of_network, with_built_types
 from .plan_programs import read_programs
 from .preflight import Survey, survey
 from .worker_protocol import SILENT, STEPS, Channel, PlanFacts, PlanRequest
@@ -54,7 +54,7 @@ def _report(request: PlanRequest, out: Path, channel: Channel) -> int:
     try:
         channel.facts(build(request, out, channel))
     except Exception as error:
-        known = error if isinstance(error, PeagleError) else _unforeseen(request, error)
+        known = error if isinstance(error, PeagleError) else _unexpected_error(request, error)
         channel.error(known)
         return known.exit_code
     return 0
@@ -63,7 +63,7 @@ def _report(request: PlanRequest, out: Path, channel: Channel) -> int:
 def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     """Check, parse, build and write. Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``."""
     started = time.perf_counter()
-    present = look().sms if request.product == "tensorrt" else ()
+    present = inspect_machine().sms if request.product == "tensorrt" else ()
     require_targets(request.product, request.gpus, present)
     surveyed = survey(request.graph, request.gpus, request.profiles, request.record)
     trt = import_tensorrt.load(request.product)
@@ -84,10 +84,10 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     notes += save_timings(request, config)
     found = inspected(trt, log_to, out) if request.product == "tensorrt" else Inspected([])
     if found.programs:
-        products, layers = as_built(products, found.programs, "inspector"), found.text
+        products, layers = with_built_types(products, found.programs, "inspector"), found.text
     else:
         programs, count = read_programs(out), len(request.profiles)
-        products = as_built(products, programs, "plan", count)
+        products = with_built_types(products, programs, "plan", count)
         layers = layers_of_programs(programs, count, [tensor.name for tensor in parsed.tensors])
     if layers:
         layers_beside(out).write_text(layers)
@@ -102,7 +102,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     )
 
 
-def _unforeseen(request: PlanRequest, error: Exception) -> BuildError:
+def _unexpected_error(request: PlanRequest, error: Exception) -> BuildError:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return BuildError(
         f"{request.product} failed while building the {request.name} plan",
@@ -133,13 +133,13 @@ def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, surve
     if not built or not size:
         raise BuildError(
             f"TensorRT could not build {surveyed.graph.path}",
-            why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "TensorRT gave no reason",
-            fix=ways_out(surveyed),
+            why="; ".join(filter(None, [plugin_problem(), log.last()])) or "TensorRT gave no reason",
+            fix=suggested_fixes(surveyed),
         )
     return size
 
 
-def ways_out(surveyed: Survey) -> str:
+def suggested_fixes(surveyed: Survey) -> str:
     """Return what may help if TensorRT does not build a graph."""
     usual = "check the versions with `peagle-compile doctor`, or use --backend onnxruntime"
     if not surveyed.layers["MOE"]:

@@ -21,7 +21,7 @@ from ...engines.folder.records import PlanRecord, Profile
 from ...engines.folder.strict_json import decode
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
-from ...plugins.graph_contract import LEAST_SIZES
+from ...plugins.graph_contract import MIN_SIZES
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
@@ -176,6 +176,6 @@ def raised(record: dict[str, str]) -> PeagleError:
 def _complaints(profile: Profile) -> list[str]:
     """List the problems of a profile: each size must be three ascending numbers."""
     return [
-        f"{field} {getattr(profile, field)} are not three ascending sizes of {LEAST_SIZES.get(field, 1)} or more"
+        f"{field} {getattr(profile, field)} are not three ascending sizes of {MIN_SIZES.get(field, 1)} or more"
         for field in profile.wrong()
     ]

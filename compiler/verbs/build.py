@@ -94,7 +94,7 @@ def _plans_of_export(
     """
     from ..pipeline.build_from_export import check_from, plan_of_any_export, takes
     from ..pipeline.reports.recorded_contents import export_report
-    from ..resources.check import Outcome, builder_needs, disk_needs, refusal_of, tight
+    from ..resources.check import Outcome, builder_needs, disk_needs, possible_shortages, refusal_of
     from ..resources.speed.round_estimate import SpeedEstimate
     from ..store.stages import StageStore
 
@@ -114,7 +114,7 @@ def _plans_of_export(
         ("host memory", builder.memory()),
         ("time", f"{size(sum(weights.values()))} to hash; {builder.time()}"),
         ("disk", disk.describe()),
-        *(("note", text) for text in tight(needs)),
+        *(("note", text) for text in possible_shortages(needs)),
     ]
     return rows, SpeedEstimate.of_report(export_report(export.path)), outcome.row()
 

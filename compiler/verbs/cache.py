@@ -111,8 +111,8 @@ def _summary(done: Pruned, dry_run: bool) -> str:
 
 
 def _row(entry: CacheEntry) -> tuple[str, str, str, str]:
-    made_for = "a killed process" if entry.is_leftover else str(entry.made_for or "unknown")
-    return f"{entry.kind}/{entry.path.name[:12]}", size(entry.bytes), _ago(entry.used), made_for
+    stage_origin = "a killed process" if entry.is_leftover else str(entry.stage_origin or "unknown")
+    return f"{entry.kind}/{entry.path.name[:12]}", size(entry.bytes), _ago(entry.used), stage_origin
 
 
 def _ago(used: float) -> str:
@@ -128,7 +128,7 @@ def _fields(entry: CacheEntry) -> dict[str, Any]:
         "kind": entry.kind,
         "bytes": entry.bytes,
         "last_used": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.used)),
-        "made_for": asdict(entry.made_for) if entry.made_for else None,
+        "made_for": asdict(entry.stage_origin) if entry.stage_origin else None,
         "leftover": entry.is_leftover,
     }
 

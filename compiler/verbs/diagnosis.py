@@ -15,7 +15,7 @@ from ...plugins.errors import PeagleError
 from ...plugins.optional_packages import EXTRAS, install, is_installed
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import RTX_SMS, sm_name
-from ..hardware.machine import LocalGpu, Machine, look
+from ..hardware.machine import LocalGpu, Machine, inspect_machine
 from ..hardware.packages import EXPORT_PACKAGES
 from ..request.choose_backend import choose_backend
 from ..request.request import ONNXRUNTIME
@@ -91,7 +91,7 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Inspect this machine without changing anything."""
-    machine = look()
+    machine = inspect_machine()
     packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES, *CUDA_PACKAGES)}
     packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
     providers, broken = _onnxruntime()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering
 from ...plugins.errors import EnvironmentProblem
-from ..hardware.gpus import RTX_SMS, lacks, sm_name
+from ..hardware.gpus import RTX_SMS, sm_name, why_unsupported
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available, unsupported_reason
 from ..precision.recipes import RECIPES, is_emulated_format
@@ -54,6 +54,6 @@ def _on_cpu(precision: str, lowering: Lowering) -> PrecisionSupport:
 def _on_gpus(precision: str, sms: Sequence[int]) -> PrecisionSupport:
     if precision not in available(TENSORRT):
         return PrecisionSupport(precision, (), False, unsupported_reason(precision, tensorrt=True))
-    supported = tuple(sm_name(sm) for sm in sms if not lacks(sm, precision))
-    cannot = "" if supported else lacks(sms[-1], precision) if sms else "there is no NVIDIA GPU"
+    supported = tuple(sm_name(sm) for sm in sms if not why_unsupported(sm, precision))
+    cannot = "" if supported else why_unsupported(sms[-1], precision) if sms else "there is no NVIDIA GPU"
     return PrecisionSupport(precision, supported, False, cannot)

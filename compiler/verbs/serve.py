@@ -19,7 +19,7 @@ from ..console import interrupts
 from ..console.sizes import size_option
 from .flags.from_variables import find_in_container
 from .flags.help_text import DRAFT, RUN
-from .flags.shared_flags import Check, DraftAsked, Threads
+from .flags.shared_flags import Check, NumDrafts, Threads
 
 if TYPE_CHECKING:
     from ...engines.serving.server import Server
@@ -128,7 +128,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    draft: DraftAsked = None,
+    draft: NumDrafts = None,
     load_drafter: Annotated[
         list[str] | None,
         typer.Option(

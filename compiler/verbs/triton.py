@@ -10,7 +10,7 @@ import typer
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
 from .flags.help_text import DRAFT, RUN
-from .flags.shared_flags import DraftAsked, EngineFolder, Json, Threads
+from .flags.shared_flags import EngineFolder, Json, NumDrafts, Threads
 from .flags.verbosity import Verbosity, with_verbosity
 
 
@@ -34,7 +34,7 @@ def triton(
     gpus: Annotated[
         str | None, typer.Option(metavar="IDS", help="GPU indices, such as 0,1. (default: 0)", show_default=False)
     ] = None,
-    draft: DraftAsked = None,
+    draft: NumDrafts = None,
     load_drafter: Annotated[
         list[str] | None,
         typer.Option(

@@ -7,8 +7,8 @@ from .precision_cost import Precision
 from .verify_engine import (
     DEFAULT_K,
     FILE_NAME,
+    NEED_CHECKPOINTS,
     PARTS,
-    WITH_THE_PAIR,
     Verification,
     require_parts,
     verify,
@@ -18,8 +18,8 @@ from .verify_engine import (
 __all__ = [
     "DEFAULT_K",
     "FILE_NAME",
+    "NEED_CHECKPOINTS",
     "PARTS",
-    "WITH_THE_PAIR",
     "Divergence",
     "Losslessness",
     "Precision",

@@ -101,17 +101,17 @@ class BisectTrial:
     def __init__(self, unpublished: UnpublishedPairs, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
         self._unpublished, self._recipe, self._lowering = unpublished, recipe, lowering
         self._all, self._few = texts, texts.first(_TEXTS, _TOKENS)
-        self._half = unpublished.component(recipe, lowering)
-        if self._half.quantized is None:
+        self._component = unpublished.component(recipe, lowering)
+        if self._component.quantized is None:
             raise ValueError("the target has no quantized weights")
-        self.source: WeightSource = self._half.quantized
+        self.source: WeightSource = self._component.quantized
         self._reference = unpublished.session(reference_recipe(), ORT, texts.longest)
         self._cached = {ids: self._reference.logits(ids) for ids in self._few.ids}
 
     @property
     def has_caches(self) -> bool:
         """True if the KV caches are quantized as well as the weights, further than by default."""
-        return self._half.caches is not None and self._half.caches.kind != self._lowering.integer_caches
+        return self._component.caches is not None and self._component.caches.kind != self._lowering.integer_caches
 
     def measure(self, names: Collection[str], *, quick: bool = False, caches: bool = True) -> LogitsComparison:
         """Compare logits with these weights quantized and all others unquantized.
@@ -120,7 +120,7 @@ class BisectTrial:
         afterwards, because each is as large as the model.
         """
         texts = self._few if quick else self._all
-        component = replace(self._half, quantized=self.source.only(names) if names else None)
+        component = replace(self._component, quantized=self.source.only(names) if names else None)
         component = component if caches else replace(component, caches=None)
         with scratch(self._unpublished.store.root) as store:
             target = self._unpublished.session_of(component, self._recipe, self._lowering, self._all.longest, store)

@@ -63,8 +63,8 @@ class Comparison:
 class ComparedEngine:
     """The compared engine.
 
-    ``fingerprint`` is a hash of the names and hashes of its files. ``checkpoints`` are those of the halves, each with a
-    hash of its content.
+    ``fingerprint`` is a hash of the names and hashes of its files. ``checkpoints`` are those of the components, each
+    with a hash of its content.
     """
 
     name: str

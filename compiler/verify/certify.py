@@ -17,7 +17,7 @@ from ...engines.folder.manifest import Manifest
 from ..bundled.prompts import varied_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Tokens
-from ..hardware.machine import look, processor_in_words, versions_in_words
+from ..hardware.machine import inspect_machine, processor_in_words, versions_in_words
 from ..precision.recipes import in_words
 from .certificate import Certificate, ComparedEngine, ComparedOptions, ComparingMachine
 from .losslessness import POLICIES, Losslessness, compare_on_and_off
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS = 100_000
 REPORTS = ("verify.json", "tune.json", "build_report.json", "build_report.html")  # its text needs none of them
-_LEAST_PROMPTS = 10  # of a comparison, so that a record does not have a line for every few tokens
+_MIN_PROMPTS = 10  # of a comparison, so that a record does not have a line for every few tokens
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def certify(
     now = _now()
     machine = ComparingMachine(
         machine=processor_in_words(),
-        gpus=tuple(gpu.in_words for gpu in look().gpus) if manifest.backend.gpus else (),
+        gpus=tuple(gpu.in_words for gpu in inspect_machine().gpus) if manifest.backend.gpus else (),
         kernels=_kernels(engine.folder, manifest),
         versions=versions_in_words(),
     )
@@ -78,7 +78,7 @@ def certify(
     record = Certificate(_compared(engine.folder, manifest), options, machine, command, began=now, ended=now)
     if path.exists():
         record = Certificate.read(path).continued_as(record, path)
-    count = max(_LEAST_PROMPTS, batch * (batch + 1) // 2)
+    count = max(_MIN_PROMPTS, batch * (batch + 1) // 2)
     longest = min(max_tokens, max(engine.max_seq_len // 2, 1))
     total_tokens = count * len(options.policies) * len(options.k) * longest  # tokens of a comparison
     missing = math.ceil((request.tokens - record.tokens_compared) / total_tokens) * total_tokens

@@ -17,7 +17,7 @@ from ..checkpoints.target_and_drafter import read_head
 from ..precision.decide_recipe import table_of, wide_of
 from ..precision.precision_options import PrecisionOptions
 from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, STORED, Recipe, patterns
-from .parity import drafter_of, gone
+from .parity import checkpoint_problem, drafter_of
 
 _CPU = "fp32"  # ONNX Runtime computes in FP32 on a CPU
 
@@ -36,7 +36,7 @@ class Origins:
         Raises ``EnvironmentProblem`` for a checkpoint that is missing or has changed.
         """
         for part in manifest.parts.values():
-            if why := gone(part.origin):
+            if why := checkpoint_problem(part.origin):
                 raise EnvironmentProblem(
                     why,
                     fix=f"restore {part.origin.source}, or rebuild the engine from a checkpoint that stays unchanged",

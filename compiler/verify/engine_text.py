@@ -22,7 +22,7 @@ from ..checkpoints.json_files import MAX_BYTES, parse_json
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import GENERATION_CONFIG, end_of_text_ids
 from ..store.publish import TOKENIZER
-from .parity import gone
+from .parity import checkpoint_problem
 from .verdict import Status
 
 _TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL)
@@ -51,7 +51,7 @@ class TextCheck:
 def compare_text(folder: Path, manifest: Manifest, prompts: Sequence[Prompt]) -> tuple[TextCheck, ...]:
     """Compare the engine in ``folder`` with the checkpoint of its target, the source of all these files."""
     origin = manifest.target.origin
-    if why := gone(origin):
+    if why := checkpoint_problem(origin):
         return (TextCheck("text", "not checked", why),)
     source = Checkpoint.open(Path(origin.source))
     comparisons: dict[str, Callable[[], Compared]] = {

@@ -12,7 +12,7 @@ from ..precision.calibration.encoder import Encoder
 
 HELD_OUT = Path(__file__).parent.parent / "bundled" / "texts" / "held_out.jsonl"
 MAX_TEXTS, MAX_LENGTH = 64, 512
-LEAST_TOKENS = 32
+MIN_TOKENS = 32
 _PROMPT = 48  # tokens per prompt
 
 
@@ -52,10 +52,10 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
     )  # leaves room for one generated token
     samples = read_jsonl(data or HELD_OUT, Encoder.open(tokenizer), vocab_size, limits)
     ids = tuple(text for text in samples.ids if len(text) > 1)
-    if sum(map(len, ids)) < LEAST_TOKENS:
+    if sum(map(len, ids)) < MIN_TOKENS:
         raise UsageError(
             f"{data or HELD_OUT} has too little text to measure precision: {sum(map(len, ids))} tokens",
-            why=f"a measurement needs at least {LEAST_TOKENS} tokens",
+            why=f"a measurement needs at least {MIN_TOKENS} tokens",
             fix="add text similar to what the engine will process",
         )
     return Texts("the bundled held-out texts" if data is None else str(data), ids)

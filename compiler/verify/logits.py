@@ -143,7 +143,7 @@ def compare_layers(
     return tuple(LayerError(layer, float(error)) for layer, error in enumerate(errors))
 
 
-def most_added(errors: Sequence[LayerError]) -> int:
+def worst_layer(errors: Sequence[LayerError]) -> int:
     """Return the layer whose output has the largest increase in error over its input.
 
     The last layer is not considered, because its output is only seen in the logits.

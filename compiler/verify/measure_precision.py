@@ -19,7 +19,7 @@ from ...plugins.optional_packages import require
 from ..checkpoints.target import Target
 from ..console.progress import Advance, Progress
 from ..precision.recipes import Recipe
-from ..store.made_for import MadeFor
+from ..store.stage_origin import StageOrigin
 from ..store.stages import StageStore
 from .bisect import Bisection, BisectTrial, bisect, rebuild_command
 from .engine_origin import Origins, is_reference, on_cpu, recipe_of, reference_recipe
@@ -96,17 +96,17 @@ def measure(
         origins = Origins.open(manifest, folder)
         recipe = recipe_of(manifest, origins.target.checkpoint)
         drafter = manifest.drafter.origin.id if manifest.drafter else ""
-        made_for = MadeFor("verify", manifest.target.origin.id, drafter, name)
-        store = replace(request.store or StageStore.default(), made_for=made_for)
+        stage_origin = StageOrigin("verify", manifest.target.origin.id, drafter, name)
+        store = replace(request.store or StageStore.default(), stage_origin=stage_origin)
         if engine and request.reference_of(manifest) == "streamed":
-            return _against_streamed(engine, origins, recipe, texts, request, progress)
+            return _compare_streamed(engine, origins, recipe, texts, request, progress)
         unpublished = UnpublishedPairs(folder, manifest, origins, store, progress)
         return _Measurement(unpublished, recipe, engine, texts, request).result()
     except (EnvironmentProblem, BuildError) as error:
         return Precision(name, skipped=_reason(error), texts=texts.name)
 
 
-def _against_streamed(
+def _compare_streamed(
     engine: Engine, origins: Origins, recipe: Recipe, texts: Texts, request: MeasureRequest, progress: Progress
 ) -> Precision:
     """Compare the engine's logits with the FP32 target's, with one layer of the target in memory at a time."""

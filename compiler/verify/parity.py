@@ -94,7 +94,7 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     )
 
 
-def gone(origin: Origin) -> str:
+def checkpoint_problem(origin: Origin) -> str:
     """Return the reason why the engine's checkpoint is unavailable; empty if it is available and unchanged."""
     try:
         checkpoint = Checkpoint.open(Path(origin.source))
@@ -105,7 +105,7 @@ def gone(origin: Origin) -> str:
 
 def _incomparable(origin: Origin) -> str:
     """Return the reason why a checkpoint cannot be a reference; empty if it can."""
-    if why := gone(origin):
+    if why := checkpoint_problem(origin):
         return why
     checkpoint = Checkpoint.open(Path(origin.source))
     if checkpoint.format not in ("plain", GGUF):

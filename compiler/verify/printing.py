@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...engines.draft_methods import METHODS
 from .bisect import Cost
 from .generation import AcceptanceLength
-from .logits import LogitsComparison, most_added
+from .logits import LogitsComparison, worst_layer
 from .losslessness import Losslessness
 from .precision_cost import Precision
 from .verify_engine import Verification
@@ -94,7 +94,7 @@ def precision_lines(precision: Precision) -> list[Line]:
             )
         )
     if precision.layers:
-        last, worst = precision.layers[-1], most_added(precision.layers)
+        last, worst = precision.layers[-1], worst_layer(precision.layers)
         rows.append(("layers", f"error {last.error:.2%} at the input of layer {last.layer}; layer {worst} adds most"))
     if precision.greedy:
         greedy = precision.greedy

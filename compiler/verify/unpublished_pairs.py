@@ -20,8 +20,8 @@ from ...plugins.graph_contract import ANCESTORS, POSITIONS, SKIPPED, is_cache, w
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
+from ..pipeline.component import Component, drafter_component, target_component
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
-from ..pipeline.model_half import Component, drafter_component, target_component
 from ..precision.kv_cache_scales import LowPrecisionCaches
 from ..precision.recipes import Recipe
 from ..store.atomic_files import writing

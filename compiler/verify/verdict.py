@@ -8,7 +8,7 @@ from typing import Literal
 Status = Literal["passed", "failed", "not checked"]
 
 
-def worst(statuses: Iterable[Status]) -> Status:
+def combined_status(statuses: Iterable[Status]) -> Status:
     """Return the combined verdict of several checks: "not checked" if there are none."""
     found = {*statuses}
     if "failed" in found:

@@ -22,9 +22,9 @@ from .engine_origin import is_reference
 from .engine_text import TextCheck, compare_text
 from .losslessness import Losslessness, compare_on_and_off
 from .measure_precision import MeasureRequest, measure
-from .parity import Parity, compare_with_sources, gone
+from .parity import Parity, checkpoint_problem, compare_with_sources
 from .precision_cost import Precision, finite
-from .verdict import Status, worst
+from .verdict import Status, combined_status
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -33,7 +33,7 @@ State = Status | Literal["lossy", "left out", "not reached", "not needed"]
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
 PARTS = ("losslessness", "text", "parity", "precision")
-WITH_THE_PAIR = ("parity", "precision")  # these need the checkpoints of all halves
+NEED_CHECKPOINTS = ("parity", "precision")  # these need the checkpoints of all components
 _STATUS_OF: dict[State, Status] = {
     "passed": "passed", "failed": "failed", "not checked": "not checked",
     "lossy": "passed", "not reached": "not checked",
@@ -45,10 +45,10 @@ _NO_DRAFTS = "the engine has no drafter and does not speculate, so its output al
 class Verification:
     """Results of ``verify``.
 
-    ``checkpoints``: path of the reference checkpoint of each half, from the engine's manifest. ``multiplied``: the
+    ``checkpoints``: path of the reference checkpoint of each component, from the engine's manifest. ``multiplied``: the
     engine's note about matmuls that do not run in the type of its recipe. ``cannot``: parts that could not be checked,
     with the reason. ``not_needed``: parts that do not apply to this engine, with the reason. ``left_out``: parts that
-    were not requested. ``to_come``: parts that have not run yet.
+    were not requested. ``remaining``: parts that have not run yet.
     """
 
     engine: str
@@ -62,12 +62,12 @@ class Verification:
     cannot: Mapping[str, str] = field(default_factory=dict)
     not_needed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    to_come: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:
         """Combined verdict of the requested parts. Lossy drafts have no verdict of their own and count as passed."""
-        return worst(_STATUS_OF[state] for part in PARTS if (state := self.state(part)) in _STATUS_OF)
+        return combined_status(_STATUS_OF[state] for part in PARTS if (state := self.state(part)) in _STATUS_OF)
 
     @property
     def passed(self) -> bool:
@@ -105,7 +105,7 @@ class Verification:
         """Return the state of a part."""
         if part in self.left_out:
             return "left out"
-        if part in self.to_come:
+        if part in self.remaining:
             return "not reached"
         if part in self.not_needed:
             return "not needed"
@@ -117,7 +117,7 @@ class Verification:
             return "lossy" if self.losslessness.is_lossy else "passed"
         if part == "precision":
             return self.precision.status if self.precision else "not checked"
-        return worst(check.status for check in (self.text if part == "text" else self.parity))
+        return combined_status(check.status for check in (self.text if part == "text" else self.parity))
 
     def _reason(self, part: str) -> str:
         if part in self.cannot:
@@ -157,7 +157,7 @@ def verify(
     depths = [i for i in k if i <= max_k] or [max_k]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
     done = _initial(engine.folder, engine.manifest, only)
-    if "losslessness" in done.to_come:
+    if "losslessness" in done.remaining:
         if certificate is None:
             compared = compare_on_and_off(
                 engine,
@@ -174,10 +174,10 @@ def verify(
             compared = certify(engine, certificate, max_tokens, depths, progress, exact=exact, draft=draft, batch=batch)
         done = _save(engine.folder, _finished(replace(done, losslessness=compared), "losslessness"))
     done = _with_text(engine.folder, engine.manifest, prompts, done)
-    if "parity" in done.to_come:
+    if "parity" in done.remaining:
         parity = compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
         done = _save(engine.folder, _finished(replace(done, parity=parity), "parity"))
-    if "precision" in done.to_come:
+    if "precision" in done.remaining:
         precision = measure(engine.folder, engine.manifest, engine, request, progress)
         done = _save(engine.folder, _finished(replace(done, precision=precision), "precision"))
     return done
@@ -201,9 +201,9 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
             )
         if part == "losslessness":
             continue
-        needed = manifest.parts if part in WITH_THE_PAIR else {"target": manifest.target}
+        needed = manifest.parts if part in NEED_CHECKPOINTS else {"target": manifest.target}
         for component, origin in ((name, each.origin) for name, each in needed.items()):
-            if why := gone(origin):
+            if why := checkpoint_problem(origin):
                 raise EnvironmentProblem(
                     f"--only {part} needs the checkpoint of the {component}, which cannot be used: {why}",
                     why=f"the engine was built from {origin.source}, and {part} compares the engine with this "
@@ -231,7 +231,7 @@ def _initial(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verificat
     """Return a verification whose requested parts have not run yet."""
     left_out = tuple(part for part in PARTS if only and part not in only)
     not_needed = {part: why for part, why in _not_needed(manifest).items() if part not in left_out}
-    to_come = tuple(part for part in PARTS if part not in (*left_out, *not_needed))
+    remaining = tuple(part for part in PARTS if part not in (*left_out, *not_needed))
     return Verification(
         str(folder),
         manifest.product_version,
@@ -239,18 +239,18 @@ def _initial(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verificat
         multiplied=lead_sentence(manifest.precision),
         not_needed=not_needed,
         left_out=left_out,
-        to_come=to_come,
+        remaining=remaining,
     )
 
 
 def _with_text(folder: Path, manifest: Manifest, prompts: Sequence[Prompt], done: Verification) -> Verification:
-    if "text" not in done.to_come:
+    if "text" not in done.remaining:
         return done
     return _save(folder, _finished(replace(done, text=compare_text(folder, manifest, prompts)), "text"))
 
 
 def _finished(done: Verification, part: str) -> Verification:
-    return replace(done, to_come=tuple(each for each in done.to_come if each != part))
+    return replace(done, remaining=tuple(each for each in done.remaining if each != part))
 
 
 def verify_elsewhere(
@@ -266,12 +266,12 @@ def verify_elsewhere(
     """Check an engine that cannot run here for the reason ``why``: its text, and its recipe by emulation."""
     prompts = code_prompts() if prompts is None else prompts
     done = _initial(folder, manifest, only)
-    runs = [part for part in done.to_come if part in ("losslessness", "parity")]
+    runs = [part for part in done.remaining if part in ("losslessness", "parity")]
     cannot = dict.fromkeys(runs, f"the engine cannot run on this machine: {why}")
     for part in cannot:
         done = _finished(done, part)
     done = _with_text(folder, manifest, prompts, replace(done, cannot=cannot))
-    if "precision" in done.to_come:
+    if "precision" in done.remaining:
         precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
         done = _finished(replace(done, precision=precision), "precision")
     return _save(folder, done)

@@ -21,7 +21,7 @@ from .certificate import Certificate
 from .certify import DEFAULT_TOKENS, CertificateRequest
 from .measure_precision import MeasureRequest, Reference
 from .precision_limits import limits_of
-from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify, verify_elsewhere
+from .verify_engine import DEFAULT_K, NEED_CHECKPOINTS, Verification, require_parts, verify, verify_elsewhere
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -118,7 +118,7 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
     options.check()
     manifest = Manifest.read(engine)
     # A GPU host may have neither the checkpoints nor the packages to read them; those parts are then not checked.
-    if {*options.only} & {*WITH_THE_PAIR} or not (options.only or manifest.backend.gpus):
+    if {*options.only} & {*NEED_CHECKPOINTS} or not (options.only or manifest.backend.gpus):
         require("export", "verifying")
     require_parts(manifest, options.only)
     request = options.measures(manifest)

@@ -22,7 +22,7 @@ Check = Literal["auto", "hashes", "sizes"]
 DRAFTERS = "drafters"  # the folder of added drafters, each in a folder of its name
 # Follows the name of an added drafter in those of its files that lie beside the target's graph, whose weights its graph
 # reads. No name of a drafter has a plus.
-BESIDE = "+drafter"
+ADDED_SUFFIX = "+drafter"
 _TARGET = "target"
 REBUILD = "rebuild the engine with `peagle-compile build`"
 
@@ -68,7 +68,7 @@ def owner_of(file: str) -> str:
     folder, _, rest = file.partition("/")
     if folder == DRAFTERS:
         return rest.partition("/")[0]
-    name, beside, _ = rest.partition(BESIDE)
+    name, beside, _ = rest.partition(ADDED_SUFFIX)
     return name if folder == _TARGET and beside else ""
 
 
@@ -173,7 +173,7 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
         problems.append("speculation.measured.batches needs 2 or more rows, ascending, with a cost above 0 for every K")
     if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
         problems.append("without a drafter, trained_depth, draft_vocab_size and taps must be empty")
-    if shapes.cache_length < least_cache_length(shapes.max_seq_len, max_drafts):
+    if shapes.cache_length < min_cache_length(shapes.max_seq_len, max_drafts):
         problems.append("shapes.cache_length is too small for max_seq_len and two rounds of drafts")
     return problems
 
@@ -198,7 +198,7 @@ def _can_be_batches(measured: MeasuredRounds) -> bool:
     return is_complete and ascending and all(0 < each < math.inf for each in costs)
 
 
-def least_cache_length(max_seq_len: int, max_k: int) -> int:
+def min_cache_length(max_seq_len: int, max_k: int) -> int:
     """Return the minimum cache length: room for two rounds of drafts, and for one column that no request owns."""
     return max_seq_len + 2 * max(max_k, 1)
 

@@ -76,7 +76,7 @@ class Manifest:
         return method_named(self.method)
 
     @property
-    def most_drafts(self) -> int:
+    def max_drafts(self) -> int:
         """The maximum number of drafts per round, of any of its drafters."""
         max_drafts = self.speculation.max_num_speculative_tokens
         return (

@@ -11,7 +11,7 @@ from ...plugins.graph_contract import (
     ANCESTORS,
     CANDIDATES,
     HIDDEN,
-    LEAST_SIZES,
+    MIN_SIZES,
     PARTIAL_FIELDS,
     POSITIONS,
     PROFILE_FIELDS,
@@ -93,14 +93,14 @@ class Profile:
     aux_columns: tuple[int, ...] = ()
 
     def wrong(self) -> list[str]:
-        """Return the fields that are not three ascending sizes from 1 on, or from a minimum in ``LEAST_SIZES``."""
+        """Return the fields that are not three ascending sizes from 1 on, or from a minimum in ``MIN_SIZES``."""
         return [field for field in PROFILE_FIELDS.values() if not self._fits(field)]
 
     def _fits(self, field: str) -> bool:
         sizes = getattr(self, field)
         if field in PARTIAL_FIELDS and not sizes:
             return True
-        return len(sizes) == 3 and LEAST_SIZES.get(field, 1) <= sizes[0] <= sizes[1] <= sizes[2]
+        return len(sizes) == 3 and MIN_SIZES.get(field, 1) <= sizes[0] <= sizes[1] <= sizes[2]
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..requests.structured_outputs import MOST_CHARACTERS, MOST_LEVELS, StructuredOutputsParams, levels_of
+from ..requests.structured_outputs import MAX_CHARACTERS, MAX_LEVELS, StructuredOutputsParams, levels_of
 from ..text.answer_styles import Style
 from ..text.channels import CHANNEL, CONSTRAIN, END, FUNCTIONS, MESSAGE, START
 from ..text.tool_calls import CLOSE, OPEN, is_returned_as_text
 from .declared_keys import keep_to_declared_keys
 from .grammar_text import WHITESPACE
 
-_KEPT_OF_TEXT = {"type", "enum", "const", "minLength", "maxLength"}
-_SAYS_NOTHING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+_STRING_KEYWORDS = {"type", "enum", "const", "minLength", "maxLength"}
+_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 _SHARED = ("$defs", "definitions")  # parameter schemas can refer to these
 _NOT_IN_TEXT = ("</parameter>", "<parameter=", "</function>", CLOSE)
 
@@ -104,9 +104,9 @@ def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[A
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, Mapping) or not _are_texts(required):
         raise UsageError(f"{path} is not an object schema", fix='use {"type": "object", "properties": {...}}')
-    known = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_SAYS_NOTHING, *_SHARED}
+    known = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_ANNOTATIONS, *_SHARED}
     if odd := [key for key in schema if key not in known]:
-        raise _not_kept(f"{path}.{odd[0]}")
+        raise _unenforceable(f"{path}.{odd[0]}")
     shared = {key: schema[key] for key in _SHARED if key in schema}
     parts, rules = list[str](), list[str]()
     for number, key in enumerate([*properties, *(key for key in required if key not in properties)]):
@@ -126,12 +126,12 @@ def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[A
 def _text(path: str, schema: Any) -> str:
     """The expression of a parameter that is text as it stands. Raises ``UsageError`` for what cannot be kept."""
     fields = dict(schema) if isinstance(schema, Mapping) else {}
-    if odd := [key for key in fields if key not in _KEPT_OF_TEXT | _SAYS_NOTHING]:
-        raise _not_kept(f"{path}.{odd[0]}")
+    if odd := [key for key in fields if key not in _STRING_KEYWORDS | _ANNOTATIONS]:
+        raise _unenforceable(f"{path}.{odd[0]}")
     values = [fields["const"]] if "const" in fields else fields.get("enum")
     if values is not None:
         if not _are_texts(values) or not values or any(bad in value for value in values for bad in _NOT_IN_TEXT):
-            raise _not_kept(f"{path}.{'const' if 'const' in fields else 'enum'}")
+            raise _unenforceable(f"{path}.{'const' if 'const' in fields else 'enum'}")
         return f"({' | '.join(map(_quoted, values))})"
     min_length, max_length = fields.get("minLength", 0), fields.get("maxLength", "")
     for limit in (min_length, max_length):
@@ -157,7 +157,7 @@ def _tag(text: str, path: str) -> str:
     return text
 
 
-def _not_kept(path: str) -> UsageError:
+def _unenforceable(path: str) -> UsageError:
     return UsageError(
         f"{path} cannot be enforced in the tool calls of this model",
         why="the model writes parameters as text between tags, not as JSON",
@@ -169,7 +169,7 @@ class _SchemaRules:
     """Creates rules for the schemas of one request, within the size limit of a grammar."""
 
     def __init__(self, *, keeps_keys: bool) -> None:
-        self._keeps_keys, self._left = keeps_keys, MOST_CHARACTERS
+        self._keeps_keys, self._left = keeps_keys, MAX_CHARACTERS
 
     def __call__(self, schema: Any) -> str:
         """Return a rule for JSON of a schema. Raises ``UsageError`` for an invalid schema."""
@@ -180,10 +180,10 @@ class _SchemaRules:
             raise UsageError("tools: the schema false matches no value", fix="correct the tool's parameters")
         try:
             json.dumps(mapping, allow_nan=False)
-            if levels_of(mapping) > MOST_LEVELS:
+            if levels_of(mapping) > MAX_LEVELS:
                 raise RecursionError
         except RecursionError:
-            problem = f"tools: a schema is nested more than {MOST_LEVELS} levels deep"
+            problem = f"tools: a schema is nested more than {MAX_LEVELS} levels deep"
             raise UsageError(
                 problem, fix="move inner schemas to definitions ($defs), and refer to them by $ref"
             ) from None
@@ -195,7 +195,7 @@ class _SchemaRules:
         rule = f"%json {json.dumps({**enforced, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         self._left -= len(rule)
         if self._left < 0:
-            problem = f"tools: the schemas exceed {MOST_CHARACTERS} characters of grammar"
+            problem = f"tools: the schemas exceed {MAX_CHARACTERS} characters of grammar"
             raise UsageError(problem, fix="send fewer tools, or shorter schemas")
         return rule
 

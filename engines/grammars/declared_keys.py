@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from ...plugins.errors import UsageError
 
-MOST_STEPS = 100_000  # a schema of a few lines can combine its parts in millions of ways
+MAX_STEPS = 100_000  # a schema of a few lines can combine its parts in millions of ways
 _ALTERNATIVES = ("anyOf", "oneOf")
 _OWN = ("properties", "patternProperties", "required")  # keywords about the object's own keys
 _MAPS_OF_VALUES = ("properties", "patternProperties", "$defs", "definitions")  # keywords with maps of schemas
@@ -203,11 +203,11 @@ class _Rewriter:
 
     def _step(self, count: int = 1) -> None:
         self._steps += count
-        if self._steps > MOST_STEPS:
+        if self._steps > MAX_STEPS:
             raise UsageError(
                 f"{self._name} combines its parts in too many ways",
                 why="an object allows every key that any of its parts (allOf, anyOf, oneOf, $ref) declares, "
-                f"and collecting them takes more than {MOST_STEPS:,} steps",
+                f"and collecting them takes more than {MAX_STEPS:,} steps",
                 fix="combine fewer parts, or set additionalProperties in them",
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...plugins.errors import UsageError
 from ..requests.structured_outputs import NAME, StructuredOutputsParams
 
-_MOST = 300  # characters
+_MAX = 300  # characters
 _OF_REGEX = "error: "
 _NOISE = ("panic: ", "Parser Error: ", "parser error: ", "Lexer error: ", "lexer error: ")
 
@@ -21,7 +21,7 @@ def first_line(message: str) -> str:
         return "no token of the vocabulary can follow"
     for noise in _NOISE:
         line = line.removeprefix(noise)
-    return line if len(line) <= _MOST else line[: _MOST - 3] + "..."
+    return line if len(line) <= _MAX else line[: _MAX - 3] + "..."
 
 
 def refused(form: StructuredOutputsParams, message: str) -> UsageError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 
-_SURE = 5.0, 4.0  # prior for forced drafts: that many tried, and that many accepted
+_FORCED_PRIOR = 5.0, 4.0  # prior for forced drafts: that many tried, and that many accepted
 
 
 class GrammarPath:
@@ -52,7 +52,7 @@ class GrammarPath:
         self._tally, self._has_ended = tally, False
         self._forced: list[bool] = []  # for each of the last drafts, whether it was forced
         self._next: list[int] | None = None  # forced tokens at this point, once known
-        self._sure, self._taken = _SURE  # forced drafts with no draft before them: how many were tried and accepted
+        self._sure, self._taken = _FORCED_PRIOR  # tried and accepted forced drafts after no other
         self.drafted = self.accepted = self.refused = self.reach = self.judged = 0
         self.failure: UsageError | None = None
 
@@ -110,7 +110,7 @@ class GrammarPath:
         if self._has_ended or max(max_drafts, self.reach) == 0:
             return found
         if self._guide is None:
-            return self._untried(own_drafts, max_drafts)
+            return self._without_check(own_drafts, max_drafts)
         ahead = self._guide.deep_copy()
         while (at := len(found)) < (room := max(max_drafts, self.reach) if all(self._forced) else max_drafts):
             forced = (ahead.compute_ff_tokens() if at else self.forced())[: room - at]
@@ -120,7 +120,7 @@ class GrammarPath:
             if ahead.try_consume_tokens(news) < len(news):
                 if ahead.is_error():
                     self._guide = None
-                    return self._untried(own_drafts, max_drafts)
+                    return self._without_check(own_drafts, max_drafts)
                 if not any(self._forced):
                     self.judged = min(len(own_drafts), max_drafts)  # none of the remaining drafts can be accepted
                 break
@@ -131,7 +131,7 @@ class GrammarPath:
         self.drafted += sum(self._forced)
         return found
 
-    def _untried(self, own_drafts: Sequence[int], max_drafts: int) -> list[int]:
+    def _without_check(self, own_drafts: Sequence[int], max_drafts: int) -> list[int]:
         """Return a drafter's drafts unchanged; the target rejects those that may not follow."""
         found = list(own_drafts[:max_drafts])
         self._forced, self.judged = [False] * len(found), len(found)

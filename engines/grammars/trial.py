@@ -96,7 +96,7 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
     ``special`` are the model's special tokens, which a grammar can name. Raises ``EnvironmentProblem`` if the process
     cannot be started or is prevented from finishing.
     """
-    if is_harmless(form):
+    if compiles_quickly(form):
         return
     is_grammar = form.grammar is not None  # llguidance's conversion of llama.cpp's format takes quadratic time
     settings = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
@@ -112,15 +112,15 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
                 command, input=json.dumps(settings).encode(), capture_output=True, timeout=_PATIENCE, check=False
             )
     except subprocess.TimeoutExpired:
-        raise _untried(
+        raise _trial_not_run(
             form, f"the compilation did not finish within {_PATIENCE} seconds on this busy machine", "try again later"
         ) from None
     except OSError as error:
-        raise _untried(form, str(error.strerror)) from error
+        raise _trial_not_run(form, str(error.strerror)) from error
     if b"ImportError" in done.stderr or b"ModuleNotFoundError" in done.stderr:
-        raise _untried(form, done.stderr.decode(errors="replace").strip().splitlines()[-1])
+        raise _trial_not_run(form, done.stderr.decode(errors="replace").strip().splitlines()[-1])
     if done.returncode == -signal.SIGKILL:  # not one of our limits
-        raise _untried(form, "the compiling process was killed, probably because the machine ran out of memory")
+        raise _trial_not_run(form, "the compiling process was killed, probably because the machine ran out of memory")
     if not done.stdout:
         raise refused(form, f"the grammar takes more than {SECONDS} seconds to compile, or is nested too deeply")
     if message := json.loads(done.stdout):
@@ -138,7 +138,7 @@ def _tokenizer_of(special: Sequence[str]) -> str:
     return str(small.to_str())
 
 
-def is_harmless(form: StructuredOutputsParams) -> bool:
+def compiles_quickly(form: StructuredOutputsParams) -> bool:
     """Return True if a form is so small that it always compiles quickly."""
     if form.json is not None:
         schema = str(form.json)
@@ -146,7 +146,7 @@ def is_harmless(form: StructuredOutputsParams) -> bool:
     return form.kind == "choice" or (form.kind == "json_object" and not form.whitespace_pattern)
 
 
-def _untried(form: StructuredOutputsParams, why: str, fix: str = "") -> EnvironmentProblem:
+def _trial_not_run(form: StructuredOutputsParams, why: str, fix: str = "") -> EnvironmentProblem:
     fix = fix or f"make sure that {sys.executable or 'python3'} can be started"
     return EnvironmentProblem(
         f"{NAME}.{form.kind} cannot be tested in a separate process",

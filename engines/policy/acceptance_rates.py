@@ -12,7 +12,7 @@ from .prior import Prior
 _MEMORY = 512.0  # rounds, for all texts
 _TEXT_MEMORY = 32.0  # rounds, for one text
 _TEXT_ROUNDS = 16.0  # weight of the rates of all texts within one text
-_LEAST = 1e-4  # minimum rate, so that odds are finite
+_MIN = 1e-4  # minimum rate, so that odds are finite
 
 
 class AcceptanceRates:
@@ -76,5 +76,5 @@ def new_rates(max_drafts: int, *, of_text: bool) -> AcceptanceRates:
 
 
 def _odds(rate: float) -> float:
-    clamped = rate if _LEAST <= rate <= 1 - _LEAST else min(max(rate, _LEAST), 1 - _LEAST)
+    clamped = rate if _MIN <= rate <= 1 - _MIN else min(max(rate, _MIN), 1 - _MIN)
     return clamped / (1 - clamped)

@@ -31,18 +31,18 @@ from .round_costs import RoundCosts
 MORE, FEWER = 1.05, 1.03  # required improvement for a K of more drafts, or of fewer
 DWELL = 6  # minimum rounds between changes of K
 _WEIGH = 4  # rounds between two comparisons of all K, which take as long as a thousandth of a fast round
-SHARE, LEAST_SHARE = 0.015, 0.00375  # share of a round that is saved for probes
+SHARE, MIN_SHARE = 0.015, 0.00375  # share of a round that is saved for probes
 PROMPTS = 1.04  # time of a text with drafts in which nothing is gained, relative to none: its prompt is read twice
 OFF_SHARE = 0.8  # factor of that share while nothing is drafted
-_FIRST, _MOST_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
-_MOST_OWED = 16.0  # rounds; limit of the debt after an expensive probe
-_PROBE, _LEAST_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
+_FIRST, _MAX_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
+_MAX_DEBT = 16.0  # rounds; limit of the debt after an expensive probe
+_PROBE, _MIN_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
 _LOOK, _READING = 3, 1.5  # rounds of a probe while nothing is drafted; assumed extra cost of its prompt reading
-_SURPRISE = 1.1  # a probe this much better than expected is a surprise
+_SURPRISE_FACTOR = 1.1  # a probe this much better than expected is a surprise
 _PROBED = 2  # drafts of a probe while nothing is drafted
-_EASIER = 8.0  # factor of the odds of acceptance in a text that is far easier to draft than the others
-_HOPELESS = 2  # one in so many probes runs if drafts would not even pay in such a text
-_CARRIED = 2.0  # weight, in ratios, of costs carried over from rounds of another kind
+_EASIER_ODDS = 8.0  # factor of the odds of acceptance in a text that is far easier to draft than the others
+_RARE_PROBES = 2  # one in so many probes runs if drafts would not even pay in such a text
+_CARRIED_WEIGHT = 2.0  # weight, in ratios, of costs carried over from rounds of another kind
 
 
 @dataclass
@@ -74,12 +74,12 @@ class _KindStats:
         self.best = k
         self.probe: _Probe | None = None
         self.probed: dict[int, int] = {}  # K -> number of probes
-        self.price = _LEAST_PRICE  # of the next probe, in rounds
+        self.price = _MIN_PRICE  # of the next probe, in rounds
         self.looked = _READING  # extra cost of a probe while nothing is drafted
         self.covered = 0  # number of such probes that the savings covered
 
     def change(self, k: int) -> None:
-        self.k, self.since, self.probe, self.price = k, 0, None, _LEAST_PRICE
+        self.k, self.since, self.probe, self.price = k, 0, None, _MIN_PRICE
         self.weighed = self.known = None
 
 
@@ -220,48 +220,48 @@ class Adaptive:
     def _save(self, stats: _KindStats, ahead: RoundAhead) -> None:
         """Save a share of a round, and start a probe if the savings cover it."""
         is_off = stats.k == 0
-        self._account = min(self._account + self._share * (OFF_SHARE if is_off else 1.0), _MOST_SAVED)
+        self._account = min(self._account + self._share * (OFF_SHARE if is_off else 1.0), _MAX_SAVED)
         if stats.since < DWELL or self._account < stats.price or self.max_drafts == 0:
             return
         k, values = self._candidate(stats), self.values(ahead)
         rounds, ratio = (_LOOK if is_off else _PROBE), stats.costs.ratio(k) / stats.costs.ratio(stats.k)
         after = float(k == 0)  # the round after one without drafts has none to verify
         price = rounds * max(1 - values[k] / values[stats.k], 0.0) * ratio
-        stats.price = min(max(price + (stats.looked if is_off else after), _LEAST_PRICE), _MOST_SAVED)
+        stats.price = min(max(price + (stats.looked if is_off else after), _MIN_PRICE), _MAX_SAVED)
         if self._account >= stats.price:
             stats.covered += is_off
-            if is_off and stats.covered % _HOPELESS and not self._could_pay(stats, ahead):
+            if is_off and stats.covered % _RARE_PROBES and not self._may_pay_off(stats, ahead):
                 self._account -= stats.price
                 return
-            stats.price = _LEAST_PRICE
-            expected, brings = values[k] / values[stats.k], self._brings(ahead, k, stats)
+            stats.price = _MIN_PRICE
+            expected, brings = values[k] / values[stats.k], self._expected_tokens(ahead, k, stats)
             stats.probe = _Probe(k, rounds, self._running, expected, brings, price, after)
             stats.probed[k] = stats.probed.get(k, 0) + 1
-            self._share = max(self._share / 2, LEAST_SHARE)
+            self._share = max(self._share / 2, MIN_SHARE)
 
-    def _could_pay(self, stats: _KindStats, ahead: RoundAhead) -> bool:
+    def _may_pay_off(self, stats: _KindStats, ahead: RoundAhead) -> bool:
         """Return whether drafts would pay if these texts were far easier to draft than all texts so far."""
-        tokens = self._tokens(ahead, odds=_EASIER)
+        tokens = self._tokens(ahead, odds=_EASIER_ODDS)
         return any(tokens[k] > tokens[0] * stats.costs.ratio(k) for k in self.counts)
 
     def _end(self, stats: _KindStats, probe: _Probe, ahead: RoundAhead) -> None:
         """End a probe. If it went better than expected, continue it or make the next one come soon."""
         self._pay(stats, probe)
-        values, gain = self.values(ahead), self._brings(ahead, probe.k, stats)
-        if values[probe.k] > _SURPRISE * probe.expected * values[stats.k]:
+        values, gain = self.values(ahead), self._expected_tokens(ahead, probe.k, stats)
+        if values[probe.k] > _SURPRISE_FACTOR * probe.expected * values[stats.k]:
             self._share = SHARE
-        if stats.k == 0 and gain > _SURPRISE * probe.brings:  # drafts exist, and other texts may be similar
-            self._account = _MOST_SAVED
+        if stats.k == 0 and gain > _SURPRISE_FACTOR * probe.brings:  # drafts exist, and other texts may be similar
+            self._account = _MAX_SAVED
             stats.probe = _Probe(probe.k, _PROBE, probe.texts, values[probe.k] / values[0], gain)
 
-    def _brings(self, ahead: RoundAhead, k: int, stats: _KindStats) -> float:
+    def _expected_tokens(self, ahead: RoundAhead, k: int, stats: _KindStats) -> float:
         """Return the expected tokens of a round of ``k``, relative to a round of the current K."""
         tokens = self._tokens(ahead)
         return tokens[k] / tokens[stats.k]
 
     def _pay(self, stats: _KindStats, probe: _Probe) -> None:
         """Deduct a probe's loss from the savings."""
-        self._account = max(self._account - max(probe.lost, _LEAST_PRICE), -_MOST_OWED)
+        self._account = max(self._account - max(probe.lost, _MIN_PRICE), -_MAX_DEBT)
         if stats.k == 0 and probe.price:
             stats.looked = (stats.looked + max(probe.lost - probe.price, 0.0)) / 2
         stats.probe = None
@@ -275,7 +275,7 @@ class Adaptive:
         cost = None if seconds is None else stats.costs.cost_of(seconds)
         if cost is None:
             cost = stats.costs.ratio(observed.k)
-        return min(cost / stats.costs.ratio(stats.k), _MOST_OWED) - gained
+        return min(cost / stats.costs.ratio(stats.k), _MAX_DEBT) - gained
 
     def _candidate(self, stats: _KindStats) -> int:
         """Return the K to probe, the least probed of four.
@@ -313,11 +313,11 @@ class Adaptive:
         """
         last, methods, busy = self._last, {row.method for row in ahead.rows}, ahead.busy
         prior = self._before(next(iter(methods), self._of))
-        k, known = last.k if last else self._start, _CARRIED
+        k, known = last.k if last else self._start, _CARRIED_WEIGHT
         if last and not prior.knows(busy):
             costs = [1 + busy / last.busy * (cost - 1) for cost in last.costs.shape()]
         else:
-            costs, known = prior.costs_of(busy), prior.ratios if prior.knows(busy) else _CARRIED
+            costs, known = prior.costs_of(busy), prior.ratios if prior.knows(busy) else _CARRIED_WEIGHT
         if prior.knows(busy) and (last or busy > 1):
             k = max(self.counts, key=self._valued(self._tokens(ahead), costs, ahead.min_drafts).__getitem__)
         stats = _KindStats(k, RoundCosts(costs, known), busy)

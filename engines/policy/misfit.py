@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 
-LEAST_DRAFTS, LEAST_RATE = 48, 0.04  # verified first drafts needed for a verdict, and the minimum acceptance rate
+MIN_DRAFTS, MIN_RATE = 48, 0.04  # verified first drafts needed for a verdict, and the minimum acceptance rate
 _LOG = logging.getLogger("peagle.policy")
 
 
@@ -30,9 +30,9 @@ class MisfitWatch:
             return
         self.drafts += 1
         self.accepted += accepted > 0
-        if self.drafts < LEAST_DRAFTS:
+        if self.drafts < MIN_DRAFTS:
             return
-        if self.accepted >= LEAST_RATE * self.drafts:
+        if self.accepted >= MIN_RATE * self.drafts:
             self.warning = ""
         elif not self.warning:
             self.warning = (

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 
-_FALL = 0.6  # acceptance rate of the first draft, and the ratio between the rates of consecutive drafts
+_ACCEPTANCE_DECAY = 0.6  # acceptance rate of the first draft, and the ratio between the rates of consecutive drafts
 _DRAFTING = 0.1  # cost of a drafter pass, in rounds without drafts
-_COLUMN, _MOST_COLUMN = 0.06, 0.15  # cost of a target column if the best K is unknown, and its maximum
+_COLUMN, _MAX_COLUMN = 0.06, 0.15  # cost of a target column if the best K is unknown, and its maximum
 _GUESSED = 10.0, 0.5  # weight of a guess, in rounds of drafts and in cost ratios
 _MEASURED = 40.0, 10.0
-_LEAST_RATE = 0.002
+_MIN_RATE = 0.002
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def guessed(best: int, max_drafts: int) -> Prior:
 
     Column costs are chosen so that ``best`` is the best K, within realistic limits; 0 means that it is unknown.
     """
-    rates = [_FALL ** (number + 1) for number in range(max_drafts)]
+    rates = [_ACCEPTANCE_DECAY ** (number + 1) for number in range(max_drafts)]
     column = _COLUMN
     if best:
         last, tokens = rates[best - 1], tokens_by_k(rates)[best]
-        column = min(last * (1 + _DRAFTING) / (tokens - last * best), _MOST_COLUMN)
+        column = min(last * (1 + _DRAFTING) / (tokens - last * best), _MAX_COLUMN)
     return Prior(tuple(rates), (1.0, *(1 + _DRAFTING + column * k for k in range(1, max_drafts + 1))), *_GUESSED)
 
 
@@ -86,17 +86,17 @@ def measured(
     ``batches`` are costs of rounds with several rows, by their number. Impossible values are noise and are smoothed:
     no draft is accepted more often than the one before it, and more drafts never cost less.
     """
-    rates = [-each for each in rising(less - more for less, more in pairwise(tokens))]
-    rates = [min(max(each, _LEAST_RATE), 1.0) for each in rates]
+    rates = [-each for each in isotonic(less - more for less, more in pairwise(tokens))]
+    rates = [min(max(each, _MIN_RATE), 1.0) for each in rates]
     while len(rates) < max_drafts:
-        rates.append(rates[-1] * _FALL if rates else _FALL)
+        rates.append(rates[-1] * _ACCEPTANCE_DECAY if rates else _ACCEPTANCE_DECAY)
     several = {rows: filled_costs(each, max_drafts) for rows, each in batches.items()}
     return Prior(tuple(rates[:max_drafts]), filled_costs(costs, max_drafts), *_MEASURED, several)
 
 
 def filled_costs(costs: Sequence[float], max_drafts: int) -> tuple[float, ...]:
     """Return the costs of K = 0 .. ``max_drafts`` relative to K = 0, not decreasing, the missing ones extrapolated."""
-    known = rising(costs)
+    known = isotonic(costs)
     while len(known) <= max_drafts:
         known.append(known[-1] + (known[-1] - known[-2] if len(known) > 1 else _COLUMN * known[-1]))
     return tuple(cost / known[0] for cost in known[: max_drafts + 1])
@@ -107,7 +107,7 @@ def tokens_by_k(rates: Sequence[float]) -> list[float]:
     return [1.0, *(1.0 + gained for gained in accumulate(rates))]
 
 
-def rising(values: Iterable[float]) -> list[float]:
+def isotonic(values: Iterable[float]) -> list[float]:
     """Return the nearest non-decreasing numbers in least squares; decreasing neighbours are replaced by their mean."""
     blocks: list[tuple[float, int]] = []  # sum, count
     for value in values:

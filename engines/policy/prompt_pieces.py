@@ -20,13 +20,13 @@ from collections import deque
 from typing import Protocol
 
 ROUNDS = 2.5  # time of the pieces between two rounds, in rounds
-LEAST = 4  # tokens; a pass over fewer takes nearly as long, and a prompt would take several times as long
+MIN = 4  # tokens; a pass over fewer takes nearly as long, and a prompt would take several times as long
 DEAREST = 3.0  # most that a token takes, in times of a token of the best piece
-_MOST_ENOUGH = 128  # tokens of a piece that are always enough
+_MAX_SUFFICIENT = 128  # tokens of a piece that are always enough
 _FIRST = 32  # tokens between two rounds before anything was measured
 _RECENT = 9  # rounds whose median is the time of a round
 _PIECES = 3  # pieces whose median is the time of a piece
-_ALIKE = 512  # adjacent positions whose tokens take about as long
+_BUCKET_TOKENS = 512  # adjacent positions whose tokens take about as long
 
 
 class PromptPieces(Protocol):
@@ -86,13 +86,13 @@ class FixedPieces:
 
 
 class TimedPieces:
-    """Tokens that take the time of ``ROUNDS`` rounds; more if small pieces are too expensive, at least ``LEAST``."""
+    """Tokens that take the time of ``ROUNDS`` rounds; more if small pieces are too expensive, at least ``MIN``."""
 
     def __init__(self) -> None:
         self._rounds: deque[float] = deque(maxlen=_RECENT)
         self._pieces: dict[tuple[bool, int], deque[tuple[int, float]]] = {}  # by ``_key``
         self._best: dict[tuple[bool, int], float] = {}  # seconds of a token in the best piece, by ``_key``
-        self._enough: dict[bool, int] = {}  # tokens of pieces that are not too small, if smaller ones were
+        self._sufficient: dict[bool, int] = {}  # tokens of pieces that are not too small, if smaller ones were
         self._read, self._spent = 0, 0.0  # tokens and seconds of the pieces since the last round
 
     def max_tokens(self, position: int, *, scored: bool) -> int:
@@ -104,7 +104,7 @@ class TimedPieces:
         if not timings or not self._rounds:
             return _FIRST
         tokens = min(self._tokens_in(ROUNDS * self._round, timings), 2 * statistics.median(n for n, _ in timings))
-        return _size(max(tokens, self._enough.get(scored, LEAST)))
+        return _size(max(tokens, self._sufficient.get(scored, MIN)))
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
         """Return True if nothing was read since the last round, or the sum is likely to take the time allowed."""
@@ -125,7 +125,7 @@ class TimedPieces:
         # The first passes over a slot take a hundred times as long as later ones, so all these pieces have to be dear.
         is_usual = self._rounds and len(timings) == _PIECES and max(n for n, _ in timings) <= tokens
         if is_usual and min(took / n for n, took in timings) > DEAREST * self._best[key]:
-            self._enough[scored] = max(min(2 * tokens, _MOST_ENOUGH), self._enough.get(scored, LEAST))
+            self._sufficient[scored] = max(min(2 * tokens, _MAX_SUFFICIENT), self._sufficient.get(scored, MIN))
 
     def begin_round(self) -> None:
         """Start counting again."""
@@ -163,11 +163,11 @@ class TimedPieces:
 
 
 def _key(position: int, scored: bool) -> tuple[bool, int]:
-    return scored, position // _ALIKE
+    return scored, position // _BUCKET_TOKENS
 
 
 def _size(tokens: float) -> int:
-    """Return the largest number up to ``tokens`` with at most three leading binary digits, a multiple of ``LEAST``."""
-    count = max(int(tokens), LEAST)
-    step = max(LEAST, 1 << (count.bit_length() - 3))
+    """Return the largest number up to ``tokens`` with at most three leading binary digits, a multiple of ``MIN``."""
+    count = max(int(tokens), MIN)
+    step = max(MIN, 1 << (count.bit_length() - 3))
     return count // step * step

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .prior import rising
+from .prior import isotonic
 
 _UNTIMED = 2  # first rounds of every K, which allocate memory and on a GPU capture graphs
-_KEPT = 15  # ratios kept per pair of K
+_MAX_RATIOS = 15  # ratios kept per pair of K
 _NEAR = 9  # consecutive rounds that count as running at one pace
-_FORGOTTEN = 30.0  # number of ratios after which assumptions have half their weight
+_HALF_WEIGHT_RATIOS = 30.0  # number of ratios after which assumptions have half their weight
 _STEP = 4.0  # weight, in ratios, of assumptions about neighbours
 
 
@@ -34,7 +34,7 @@ class RoundCosts:
         self._assumed = [math.log(each / assumed[0]) for each in assumed]
         self._ratios, self.num_ratios = ratios, 0
         self._fitted: list[float] | None = list(self._assumed)  # None after further ratios
-        self._seen: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> log ratios
+        self._observed: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> log ratios
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
         self._alike = 0  # last rounds of the same K
         self._untimed: dict[int, int] = {}
@@ -61,7 +61,7 @@ class RoundCosts:
         others = {other for other, _ in self._recent if other != k}
         for other in others:
             ratio = now - statistics.median(then for each, then in self._recent if each == other)
-            ratios = self._seen.setdefault((max(k, other), min(k, other)), deque(maxlen=_KEPT))
+            ratios = self._observed.setdefault((max(k, other), min(k, other)), deque(maxlen=_MAX_RATIOS))
             ratios.append(ratio if k > other else -ratio)
         if others:
             self.num_ratios += len(others)
@@ -86,17 +86,19 @@ class RoundCosts:
         """Return the log cost of every K; fitted when it is needed, since a fit takes longer than the rest of a round's
         bookkeeping."""
         if self._fitted is None:
-            logs = rising(self._solved().tolist())
+            logs = isotonic(self._solved().tolist())
             self._fitted = [each - logs[0] for each in logs]
         return self._fitted
 
     def _solved(self) -> np.ndarray:
         """Return the log costs that best fit all observed ratios, by least squares."""
         assumed, size = self._assumed, len(self._assumed)
-        trusted = 1 / (1 + self.num_ratios / _FORGOTTEN)
+        trusted = 1 / (1 + self.num_ratios / _HALF_WEIGHT_RATIOS)
         ratios = [(k, 0, assumed[k], self._ratios * trusted**2) for k in range(1, size)]
         ratios += [(k, k - 1, assumed[k] - assumed[k - 1], _STEP * trusted) for k in range(1, size)]
-        ratios += [(*pair, statistics.median(observed), float(len(observed))) for pair, observed in self._seen.items()]
+        ratios += [
+            (*pair, statistics.median(observed), float(len(observed))) for pair, observed in self._observed.items()
+        ]
         normal, right = np.zeros((size, size)), np.zeros(size)
         for more, fewer, ratio, weight in ratios:
             normal[more, more] += weight

@@ -27,7 +27,7 @@ class MeasuredK:
         return self.tokens / self.cost
 
 
-def promising(values: Mapping[int, float]) -> set[int]:
+def near_fastest(values: Mapping[int, float]) -> set[int]:
     """Return 0, and the K that are not far behind the fastest by these tokens per second."""
     return {k for k, value in values.items() if not k or value >= _BEHIND * max(values.values())}
 
@@ -85,7 +85,7 @@ class Sweep:
             self._cycles.append(self._cycle)
             self._cycle = {}
             if self.cycles >= _CERTAIN:
-                worth = promising({k: each.value for k, each in self.measured.items()})
+                worth = near_fastest({k: each.value for k, each in self.measured.items()})
                 self._running = tuple(k for k in self._running if k in worth)
 
     @property

@@ -16,11 +16,11 @@ from .structured_outputs import StructuredOutputsParams, structured_of
 GREEDY_BELOW = 1e-5  # smaller temperatures would overflow float32 logits; vLLM uses the same limit
 # Limits per request: number and total characters of `stop` and `bad_words`, entries of `logit_bias`, ids in a list.
 # They bound the work per token and before the request is queued.
-MOST_STOPS = 256
-MOST_BAD_WORDS = 1024
-MOST_CHARACTERS = 1 << 16
-MOST_BIASES = 1 << 16
-MOST_IDS = 1 << 19
+MAX_STOPS = 256
+MAX_BAD_WORDS = 1024
+MAX_CHARACTERS = 1 << 16
+MAX_BIASES = 1 << 16
+MAX_IDS = 1 << 19
 _FLOAT, _INT = np.finfo(np.float32), np.iinfo(np.int32)
 
 
@@ -105,7 +105,7 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
     ):
         raise refusal(name, "a dict of token ids and biases", value)
-    require_at_most(name, len(pairs), MOST_BIASES, "token ids")
+    require_at_most(name, len(pairs), MAX_BIASES, "token ids")
     found = [
         (token, float(amount))
         if type(token) is int and token >= 0 and type(amount) in (int, float) and -100 <= amount <= 100
@@ -121,7 +121,7 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     """Return token ids as a tuple. Raises ``UsageError``."""
     if value is not None and not isinstance(value, list | tuple):
         raise refusal(name, "a list of token ids", value)
-    require_at_most(name, len(value or ()), MOST_IDS, "token ids")
+    require_at_most(name, len(value or ()), MAX_IDS, "token ids")
     return integers(name, value or (), 0)
 
 
@@ -138,7 +138,7 @@ def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
     """Return words as a tuple. Raises ``UsageError``, also for a word that is only spaces."""
-    words = texts_of(name, value, max_count=MOST_BAD_WORDS, max_characters=MOST_CHARACTERS)
+    words = texts_of(name, value, max_count=MAX_BAD_WORDS, max_characters=MAX_CHARACTERS)
     if any(not word.strip() for word in words):
         raise refusal(name, "a str or a list of strings that do not consist only of spaces", value)
     return words
@@ -149,7 +149,7 @@ def _count(name: str, value: Any) -> int | None:
     return None if value is None else integer(name, value, 0, 20)
 
 
-def _kept(name: str, value: Any) -> int | None:
+def _tokens_to_keep(name: str, value: Any) -> int | None:
     """Return the number of prompt tokens to keep; -1 for the context, None for all. Raises ``UsageError``."""
     if value is None or (value == -1 and not isinstance(value, bool | float)):
         return None if value is None else -1
@@ -174,7 +174,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "top_p": lambda name, value: number(name, value, 0, 1, is_above=True),
     "min_p": lambda name, value: number(name, value, 0, 1),
     "seed": lambda name, value: None if value is None else integer(name, value),
-    "stop": lambda name, value: texts_of(name, value, max_count=MOST_STOPS, max_characters=MOST_CHARACTERS),
+    "stop": lambda name, value: texts_of(name, value, max_count=MAX_STOPS, max_characters=MAX_CHARACTERS),
     "stop_token_ids": _ids,
     "ignore_eos": flag,
     "acceptance_tolerance": lambda name, value: number(name, value, 0, 1),
@@ -190,7 +190,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "prompt_logprobs": _count,
     "structured_outputs": structured_of,
     "include_stop_str_in_output": flag,
-    "truncate_prompt_tokens": _kept,
+    "truncate_prompt_tokens": _tokens_to_keep,
     "cache_salt": _salt,
 }
 

@@ -11,9 +11,9 @@ from ...plugins.errors import UsageError
 from .arguments import flag, refusal, text_of, texts_of
 
 NAME = "structured_outputs"
-MOST_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices
-MOST_OF_REGEX = 1 << 13
-MOST_LEVELS = 120  # nesting of a schema; llguidance reads 128 levels of JSON and adds some of its own
+MAX_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices
+MAX_REGEX_CHARACTERS = 1 << 13
+MAX_LEVELS = 120  # nesting of a schema; llguidance reads 128 levels of JSON and adds some of its own
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 _OF_JSON = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 _OF_VLLM = ("structural_tag",)  # accepted if null
@@ -60,7 +60,7 @@ class StructuredOutputsParams:
                 why=f"the formats are {', '.join(_KINDS)}",
                 fix="set exactly one of them",
             )
-        odd = [field.name for field in fields(self) if field.name in _OF_JSON and self._says(field)]
+        odd = [field.name for field in fields(self) if field.name in _OF_JSON and self._is_set(field)]
         if not self.is_json and odd:
             raise UsageError(f"{NAME}.{odd[0]} requires JSON, not {given_kinds[0]}", fix=f"remove {odd[0]}")
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
@@ -68,7 +68,7 @@ class StructuredOutputsParams:
                 f"{NAME}: disable_any_whitespace and whitespace_pattern cannot be combined", fix="remove one of them"
             )
 
-    def _says(self, field: Field[Any]) -> bool:
+    def _is_set(self, field: Field[Any]) -> bool:
         return bool(getattr(self, field.name) != field.default)
 
     @property
@@ -99,7 +99,7 @@ def _expression(name: str, value: Any) -> str:
     text = text_of(name, value)
     if not text:
         raise UsageError(f"{name} is empty", fix=f"set {name} to a non-empty string")
-    max_characters = MOST_OF_REGEX if name.endswith(("regex", "_pattern")) else MOST_CHARACTERS
+    max_characters = MAX_REGEX_CHARACTERS if name.endswith(("regex", "_pattern")) else MAX_CHARACTERS
     if len(text) > max_characters:
         raise UsageError(
             f"{name} has {len(text)} characters",
@@ -134,7 +134,7 @@ def _schema(name: str, value: Any) -> str:
     if not isinstance(content, dict | bool):
         raise refusal(name, "a JSON schema: an object, true or false", content)
     text = _expression(name, value)
-    if levels_of(content) > MOST_LEVELS:
+    if levels_of(content) > MAX_LEVELS:
         raise _too_deep(name)
     return text
 
@@ -150,7 +150,7 @@ def levels_of(content: Any) -> int:
 
 def _too_deep(name: str) -> UsageError:
     return UsageError(
-        f"{name} is nested more than {MOST_LEVELS} levels deep",
+        f"{name} is nested more than {MAX_LEVELS} levels deep",
         why="compiling needs stack memory for every nested object or list",
         fix="move inner schemas to definitions ($defs), and refer to them by $ref",
     )

@@ -8,14 +8,14 @@ import numpy as np
 
 from ...plugins.errors import UsageError
 
-MOST_TOKENS = 1 << 14  # of all bad words of a request
+MAX_TOKENS = 1 << 14  # of all bad words of a request
 
 
 def require_possible(words: Sequence[Sequence[int]], vocab_size: int) -> None:
     """Raise ``UsageError`` for words with too many tokens, or with a token outside the model's vocabulary."""
-    if (count := sum(map(len, words))) > MOST_TOKENS:
+    if (count := sum(map(len, words))) > MAX_TOKENS:
         raise UsageError(
-            f"bad_words has {count} tokens, but at most {MOST_TOKENS} are allowed",
+            f"bad_words has {count} tokens, but at most {MAX_TOKENS} are allowed",
             why="a word counts twice if it is tokenized differently after a space",
             fix="shorten bad_words",
         )

@@ -117,7 +117,7 @@ class Request:
         return len(self.transcript.token_ids) + self.launched >= self.room
 
     @property
-    def most_committed(self) -> int:
+    def max_committed(self) -> int:
         """Number of prompt and text tokens if everything launched is accepted."""
         return len(self.prompt) + len(self.transcript.token_ids) + self.ahead
 

@@ -204,7 +204,7 @@ class AsyncSubmission:
         return self
 
     async def __anext__(self) -> Delta:
-        delta = await self._woken((await self.submitted())._delivery.take)
+        delta = await self._wait_for((await self.submitted())._delivery.take)
         if delta is None:
             raise StopAsyncIteration
         return delta
@@ -213,9 +213,9 @@ class AsyncSubmission:
         return self._result().__await__()
 
     async def _result(self) -> RequestOutput:
-        return _there(await self._woken((await self.submitted())._delivery.output))
+        return _there(await self._wait_for((await self.submitted())._delivery.output))
 
-    async def _woken(self, take: Callable[[Waker], tuple[bool, T]]) -> T:
+    async def _wait_for(self, take: Callable[[Waker], tuple[bool, T]]) -> T:
         """Return the result of ``take`` as soon as it is available."""
         while True:
             wakeup, waker = _waker()
@@ -275,11 +275,11 @@ def _waker() -> tuple[asyncio.Future[None], Waker]:
 
     def wake() -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(_fulfil, future)
+            loop.call_soon_threadsafe(_set_done, future)
 
     return future, wake
 
 
-def _fulfil(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

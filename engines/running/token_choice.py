@@ -22,14 +22,14 @@ _CHANGING = {
     "bad_token_ids": (), "allowed_token_ids": None, "bad_words": (), "min_tokens": 0,
     "structured_outputs": None,
 }  # fmt: skip
-_LOOKING = ("logprobs", "prompt_logprobs")
-_LEAST_PENALTY = 1e-30  # smaller ones would overflow float32 to inf, and turn banned logits into NaN
+_LOGPROB_OPTIONS = ("logprobs", "prompt_logprobs")
+_MIN_PENALTY = 1e-30  # smaller ones would overflow float32 to inf, and turn banned logits into NaN
 
 
 def options_of(params: SamplingParams) -> list[str]:
     """Return the names of the request's options that need the target's logits on the host."""
     changing = [name for name, off in _CHANGING.items() if getattr(params, name) != off]
-    return changing + [name for name in _LOOKING if getattr(params, name) is not None]
+    return changing + [name for name in _LOGPROB_OPTIONS if getattr(params, name) is not None]
 
 
 def choice_of(
@@ -97,7 +97,7 @@ class TokenChoice:
             options = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
             raise UsageError(f"{options}: every token is banned", why="no token can be chosen", fix="ban fewer tokens")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
-        self._changes = any(name not in _LOOKING for name in options_of(params))
+        self._changes = any(name not in _LOGPROB_OPTIONS for name in options_of(params))
         self._grammar = grammar
         self._words = BadWords(bad_words)
         self._biased, self._bias = np.array([*biases], np.int64), np.array([*biases.values()], np.float32)
@@ -167,9 +167,9 @@ class TokenChoice:
             _ban(changed, self._words.completing())
         changed[self._biased] += self._bias
         if params.repetition_penalty != 1:
-            penalty = np.float32(max(params.repetition_penalty, _LEAST_PENALTY))
-            weaker = np.where(changed > 0, changed / penalty, changed * penalty)
-            changed = np.where(self._repeated, weaker, changed)
+            penalty = np.float32(max(params.repetition_penalty, _MIN_PENALTY))
+            penalized = np.where(changed > 0, changed / penalty, changed * penalty)
+            changed = np.where(self._repeated, penalized, changed)
         if params.frequency_penalty or params.presence_penalty:
             changed -= np.float32(params.frequency_penalty) * self._counts
             changed -= np.float32(params.presence_penalty) * (self._counts > 0)

@@ -50,7 +50,7 @@ class PromptReading:
         logprobs = self.request.prompt_logprobs if self.rest else None
         return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
 
-    def begins_like(self, request: Request, known: int) -> bool:
+    def shares_prefix(self, request: Request, known: int) -> bool:
         """Return True if this prompt has at least half of what the request must read after its ``known`` tokens."""
         own, half = self.request, (known + len(request.prompt) + 1) // 2
         drafts = own.method.needs_head >= request.method.needs_head

@@ -41,13 +41,13 @@ class _Block:
 
 
 class PrefixCache:
-    """The most recently used blocks whose entries fit into ``most_bytes``; 0 keeps none.
+    """The most recently used blocks whose entries fit into ``max_bytes``; 0 keeps none.
 
     ``token_bytes`` is the estimated memory of a token's entries. A block outlives all blocks that follow it.
     """
 
-    def __init__(self, most_bytes: int, token_bytes: int) -> None:
-        self.most_bytes, self._block_bytes = most_bytes, BLOCK * token_bytes
+    def __init__(self, max_bytes: int, token_bytes: int) -> None:
+        self.max_bytes, self._block_bytes = max_bytes, BLOCK * token_bytes
         self._first: dict[bytes, _Block] = {}
         # Least recently used first, a block after its followers.
         self._blocks: OrderedDict[_Block, None] = OrderedDict()
@@ -70,22 +70,22 @@ class PrefixCache:
         Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can. If the
         drafter has not read a block, it has not read later blocks either.
         """
-        if not self._block_bytes or self._block_bytes > self.most_bytes:
+        if not self._block_bytes or self._block_bytes > self.max_bytes:
             return
         path: list[_Block] = []
-        knows_more = True
+        has_newer = True
         for at, key in enumerate(_keys(text, salt)):
             siblings = path[-1].following if path else self._first
             block = siblings.get(key)
-            if block is None or (knows_more and block.use < 2 * drafts):
+            if block is None or (has_newer and block.use < 2 * drafts):
                 if block is None and not self._make_room(path):
                     break
                 before = block.use if block else -1
                 block = self._put(copy(at * BLOCK, (at + 1) * BLOCK), block, drafts, path, key)
-                siblings[key], knows_more = block, block.use > before
+                siblings[key], has_newer = block, block.use > before
             path.append(block)
         self._touch(path)
-        while self.num_bytes > self.most_bytes:  # columns that a drafter has yet to read come on top of the estimate
+        while self.num_bytes > self.max_bytes:  # columns that a drafter has yet to read come on top of the estimate
             self._drop(next(iter(self._blocks)))
 
     def _put(
@@ -105,7 +105,7 @@ class PrefixCache:
 
     def _make_room(self, path: Sequence[_Block]) -> bool:
         """Make room for a block after those of ``path``; return whether that was possible."""
-        while self.num_bytes + self._block_bytes > self.most_bytes:
+        while self.num_bytes + self._block_bytes > self.max_bytes:
             oldest = next(iter(self._blocks))
             if oldest in path:
                 return False

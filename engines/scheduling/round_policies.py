@@ -108,7 +108,7 @@ def first_k(request: Request, running: int) -> int:
     return request.policy.choose(RoundAhead([row], running + 1, on_host=request.choice is not None))
 
 
-def most_emitted(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:
+def max_emitted(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:
     """Return the maximum number of tokens that a round emits, by slot."""
     max_tokens = [1] * num_slots
     for each in policies:

@@ -24,7 +24,7 @@ from ..requests.results import FinishReason
 from ..running.request import Request
 from .passes import Flight, PromptReading
 from .prefix_cache import BLOCK, PrefixCache
-from .round_policies import RoundPolicies, draft_limits, first_k, most_emitted
+from .round_policies import RoundPolicies, draft_limits, first_k, max_emitted
 from .shared_rounds import SharedRounds
 
 PREFILL_CHUNK = 512  # columns; longer passes are not faster
@@ -135,10 +135,10 @@ class Scheduler:
     def _lag(self) -> int:
         """Number of passes that may be unread."""
         lag = self._backend.lag
-        return lag if lag and self._only_enqueues else 0
+        return lag if lag and self._can_launch_ahead else 0
 
     @property
-    def _only_enqueues(self) -> bool:
+    def _can_launch_ahead(self) -> bool:
         """Return True if no round waits for the host, so that one may be launched before the last one has been read.
 
         A round waits if its strategy does, or if the host chooses the tokens of one of its requests.
@@ -151,11 +151,11 @@ class Scheduler:
             pass
         running = [request for request in self._slots if request is not None]
         # A row that may have reached the end of its cache in an unread round must not continue from there.
-        has_room = all(request.most_committed < self._max_seq_len for request in running)
+        has_room = all(request.max_committed < self._max_seq_len for request in running)
         can_go_on = has_room and not all(request.completes_next_round for request in running)
         if self._readings and self._launch_piece(self._next_reading(), beside_rounds=can_go_on):
             return True
-        if not can_go_on or (self._flights and not self._only_enqueues):
+        if not can_go_on or (self._flights and not self._can_launch_ahead):
             return False
         self._launch_round()
         return True
@@ -177,16 +177,16 @@ class Scheduler:
         numbers = uniform_stream(request.seed, self._max_seq_len + 1)
         drafts = request.method.needs_head
         self._backend.admit(free, request.params, numbers, request.choice, request.drafter, drafts=drafts)
-        behind = self._with_its_beginning(request)
+        behind = self._prompts_with_prefix(request)
         self._readings.append(PromptReading(request, free, first_k(request, self.num_running), behind))
         return True
 
-    def _with_its_beginning(self, request: Request) -> list[PromptReading]:
+    def _prompts_with_prefix(self, request: Request) -> list[PromptReading]:
         """Return the prompts being read from which at least half of what it must read will be copied."""
-        if not self._readings or not self._prefixes.most_bytes or request.prompt_logprobs:
+        if not self._readings or not self._prefixes.max_bytes or request.prompt_logprobs:
             return []
         known = len(self._found(request)) * BLOCK
-        return [reading for reading in self._readings if reading.begins_like(request, known)]
+        return [reading for reading in self._readings if reading.shares_prefix(request, known)]
 
     def _found(self, request: Request) -> list[KeptEntries]:
         """Return the cache entries of the beginning of its prompt.
@@ -229,14 +229,14 @@ class Scheduler:
         self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
         if piece.is_last:
             self._readings.remove(reading)
-            self._occupy(slot, request)
+            self._assign_slot(slot, request)
             self._launched(Flight(self._backend.first(slot), [request], [slot], max_tokens=[1]))
-            self._keep(request, slot, request.prompt)
+            self._keep_prefix(request, slot, request.prompt)
         else:
             self._flights.append(Flight())
             if reading.position - reading.offered >= KEPT_TOGETHER:
                 reading.offered = reading.position
-                self._keep(request, slot, request.prompt[: reading.position + 1])
+                self._keep_prefix(request, slot, request.prompt[: reading.position + 1])
         self._pieces.add_piece(at, width, time.perf_counter() - started, scored=scored)
         return True
 
@@ -255,7 +255,7 @@ class Scheduler:
         self._is_turn_of_oldest, self._has_copied = reading is not self._readings[0], True
         return True
 
-    def _keep(self, request: Request, slot: int, text: Sequence[int]) -> None:
+    def _keep_prefix(self, request: Request, slot: int, text: Sequence[int]) -> None:
         """Keep the slot's cache entries of a text that has been read up to its last token."""
         self._prefixes.keep(
             text,
@@ -270,9 +270,9 @@ class Scheduler:
         policies, started = self._policies.choose(), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
-        emission = self._backend.round(strategy.round, max(limits), replay=self._only_enqueues, limits=limits)
+        emission = self._backend.round(strategy.round, max(limits), replay=self._can_launch_ahead, limits=limits)
         owners = tuple(self._slots)
-        max_tokens = most_emitted(policies, len(owners))
+        max_tokens = max_emitted(policies, len(owners))
         self._launched(Flight(emission, owners, range(len(owners)), max_tokens, policies, started))
 
     def _launched(self, flight: Flight) -> None:
@@ -289,7 +289,7 @@ class Scheduler:
             self._read_at = inf if self._backend.lag else self._read_at  # it may still run
             return
         tokens, num_tokens = flight.emission.read()
-        self._tell(flight, num_tokens)
+        self._report_round(flight, num_tokens)
         for row, request in enumerate(flight.owners):
             slot = flight.slots[row]
             if request is None or self._slots[slot] is not request:
@@ -306,11 +306,11 @@ class Scheduler:
                 request.decode_began = time.perf_counter()
             request.extend(tokens[row, :count].tolist(), accepted=count - 1)
             if request.is_done:
-                self._keep(request, slot, (*request.prompt, *request.transcript.token_ids))
+                self._keep_prefix(request, slot, (*request.prompt, *request.transcript.token_ids))
                 self._free(slot)
             yield request
 
-    def _tell(self, flight: Flight, num_tokens: np.ndarray) -> None:
+    def _report_round(self, flight: Flight, num_tokens: np.ndarray) -> None:
         """Report a round to the policies; it lasted from its launch, or from the end of the previous pass, until
         now."""
         started, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
@@ -321,10 +321,10 @@ class Scheduler:
                 each.learn(flight.emission, num_tokens, seconds)
 
     def _free(self, slot: int) -> None:
-        self._occupy(slot, None)
+        self._assign_slot(slot, None)
         self._backend.retire(slot)
 
-    def _occupy(self, slot: int, request: Request | None) -> None:
+    def _assign_slot(self, slot: int, request: Request | None) -> None:
         self._slots[slot] = request
         self._rounds.slots_changed()
         self._policies.slots_changed()

@@ -16,7 +16,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...plugins.errors import PeagleError, UsageError
-from .api_face import ApiFace, face_of, note_face
+from .api_face import ApiFace, face_of, resolve_face
 from .problems import HttpRefusal, shutting_down
 from .state import ServerState
 
@@ -57,7 +57,7 @@ class Access:
         headers, started = Headers(scope=scope), time.perf_counter()
         scope["path"] = _path_below(self._state.settings.root_path, scope)
         scope[REQUEST_ID] = name = _request_id(headers)
-        owner, face = note_face(scope, self._state.faces), face_of(scope)
+        owner, face = resolve_face(scope, self._state.faces), face_of(scope)
         if owner is not None and scope["path"] not in OPEN_PATHS:
             self._state.metrics.count_request(owner)
         status = 0

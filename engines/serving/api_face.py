@@ -77,7 +77,7 @@ class ApiFace:
         return Response(body, refusal.status, refusal.headers, "application/json")
 
 
-def note_face(scope: Scope, faces: Mapping[str, ApiFace]) -> str | None:
+def resolve_face(scope: Scope, faces: Mapping[str, ApiFace]) -> str | None:
     """Return the name of the face that owns the request's path, and store the face in ``scope``.
 
     The first face formats the errors of paths that no face owns.
@@ -88,6 +88,6 @@ def note_face(scope: Scope, faces: Mapping[str, ApiFace]) -> str | None:
 
 
 def face_of(scope: Scope) -> ApiFace:
-    """Return the face that ``note_face`` stored for this request."""
+    """Return the face that ``resolve_face`` stored for this request."""
     face: ApiFace = scope[_FACE]
     return face

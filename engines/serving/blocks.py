@@ -62,7 +62,7 @@ class AnswerBlocks:
                     yield from self._opened("thought")
                     yield from self._grown(part.text)
             else:
-                yield from self._said(part)
+                yield from self._append_text(part)
         if tokens.finish_reason is not None:
             if self._blank and (self._open is None or self._open.kind == "text") and not self._has_calls:
                 yield from self._opened("text")
@@ -75,7 +75,7 @@ class AnswerBlocks:
     def _has_calls(self) -> bool:
         return any(each.kind == "call" for each in self.blocks)
 
-    def _said(self, text: str) -> Iterator[BlockStep]:
+    def _append_text(self, text: str) -> Iterator[BlockStep]:
         text = self._blank + text
         shown = text.rstrip()
         if shown:

@@ -12,7 +12,7 @@ class BoundedStore:
     """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        self._most, self._most_bytes = max_entries, max_bytes
+        self._most, self._max_bytes = max_entries, max_bytes
         self._contents: OrderedDict[str, bytes] = OrderedDict()
         self.bytes = 0
 
@@ -21,11 +21,11 @@ class BoundedStore:
 
     def put(self, identity: str, content: bytes) -> bool:
         """Store a content under a new id; return whether it fits."""
-        if len(content) > self._most_bytes or self._most < 1:
+        if len(content) > self._max_bytes or self._most < 1:
             return False
         self._contents[identity] = content
         self.bytes += len(content)
-        while len(self._contents) > self._most or self.bytes > self._most_bytes:
+        while len(self._contents) > self._most or self.bytes > self._max_bytes:
             _, displaced = self._contents.popitem(last=False)
             self.bytes -= len(displaced)
         return True

@@ -20,7 +20,7 @@ from .usage import spec_decode_metrics
 
 T = TypeVar("T")
 CLIENT_GONE = 499  # for the log only; nginx uses the same status
-_LEAST_SECONDS = 1e-3  # of a choice that is submitted at the end of the time limit
+_MIN_SECONDS = 1e-3  # of a choice that is submitted at the end of the time limit
 
 
 class Choices:
@@ -75,7 +75,7 @@ class Choices:
             generation.require_room(len(prompt.ids), state.engine.max_seq_len)
             for choice in range(generation.choices):
                 policy = params if seed is None else replace(params, seed=seed + choice)
-                left = max(deadline - loop.time(), _LEAST_SECONDS)
+                left = max(deadline - loop.time(), _MIN_SECONDS)
                 self._submissions.append(submission_of(state, generation, prompt, policy, left))
                 self._meters.append(state.metrics.watch())
                 self.runs.append([])

@@ -35,7 +35,7 @@ class Conversation:
     """Chat messages and the inputs of their template.
 
     The model may call ``tools``. If ``must_call`` is not empty, the answer consists only of calls of those tools.
-    ``most_calls`` limits the number of calls. The answer begins a new message, or continues the final one.
+    ``max_calls`` limits the number of calls. The answer begins a new message, or continues the final one.
     ``chat_template`` replaces the engine's.
     """
 
@@ -44,7 +44,7 @@ class Conversation:
     documents: Sequence[Mapping[str, Any]] | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     must_call: Sequence[dict[str, Any]] = ()
-    most_calls: int | None = None
+    max_calls: int | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
@@ -148,7 +148,7 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     keeps_keys = state.settings.structured_outputs.disable_additional_properties
 
     def form() -> StructuredOutputsParams | None:
-        engine, max_calls = state.engine, source.most_calls
+        engine, max_calls = state.engine, source.max_calls
         if source.must_call:
             return engine.calls_of(source.must_call, max_calls, disable_additional_properties=keeps_keys)
         if params.structured_outputs is not None or params.ignore_eos:

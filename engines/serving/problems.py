@@ -16,7 +16,7 @@ ENGINE_FIELDS = frozenset({
     "truncate_prompt_tokens", "chat_template", "add_generation_prompt", "continue_final_message", "priority",
 })  # fmt: skip
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # clients shorten the conversation when they see this code
-_MOST_OF_LOG = 300  # characters
+_MAX_LOGGED = 300  # characters
 # Quoted text; an apostrophe inside a word opens no quote. A cut message may lack the closing quote.
 _QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*(?:\1|$)""", re.DOTALL)
 _KINDS = {
@@ -66,7 +66,7 @@ class HttpRefusal(Exception):
         """Return the error for the log: shortened, and without text that the message quotes from the request."""
         message = _QUOTED.sub("'...'", self.message)
         entry = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
-        return {name: value and str(value)[:_MOST_OF_LOG] for name, value in entry.items()}
+        return {name: value and str(value)[:_MAX_LOGGED] for name, value in entry.items()}
 
 
 def shutting_down() -> HttpRefusal:

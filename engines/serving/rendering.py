@@ -118,9 +118,7 @@ class Reporter:
             return reported
         if reported.choice not in self._readers:
             certain = bool(source.must_call)
-            self._readers[reported.choice] = reader_of(
-                self._style, source.tools, source.most_calls, are_certain=certain
-            )
+            self._readers[reported.choice] = reader_of(self._style, source.tools, source.max_calls, are_certain=certain)
         reader = self._readers[reported.choice]
         if reader is None:
             return reported

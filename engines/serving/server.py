@@ -23,10 +23,10 @@ from .state import ServerState
 
 KEEP_ALIVE_SECONDS = 30  # until the headers of a connection's next request have arrived, the first one included
 UNREAD_SECONDS = 60  # in which a client reads nothing of what waits for it
-TOLD_AGAIN_SECONDS = 10.0
+REPEAT_SECONDS = 10.0
 FORMS_SECONDS = 1.0
 END_SECONDS = 1.0  # for the last responses, once the time of running requests is over
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -138,7 +138,7 @@ class _Uvicorn(uvicorn.Server):
     async def _end(self) -> None:
         last = time.monotonic() + self._state.limits.drain_seconds
         while not self.ends_at_once and time.monotonic() < last:  # ``stop`` sets it in another thread
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         self._state.ends.set()
         await asyncio.sleep(END_SECONDS)
         self.force_exit = True  # what still runs is cancelled with the event loop
@@ -151,7 +151,7 @@ class _Connection(H11Protocol):
     for a response, and a closed connection waits until the rest of its last response is read.
     """
 
-    _late: asyncio.TimerHandle | None = None
+    _idle_timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -160,7 +160,7 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for timer in (self._late, self._unread):
+        for timer in (self._idle_timer, self._unread):
             if timer is not None:
                 timer.cancel()
 
@@ -184,11 +184,11 @@ class _Connection(H11Protocol):
     def _time_headers(self) -> None:
         """Start the timer, unless it runs; stop it while there is a request."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if self._late is not None and is_answering:
-            self._late.cancel()
-            self._late = None
-        elif self._late is None and not is_answering:
-            self._late = self.loop.call_later(self.timeout_keep_alive, self._close)
+        if self._idle_timer is not None and is_answering:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        elif self._idle_timer is None and not is_answering:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close)
 
     def _close(self) -> None:
         self.transport.close()
@@ -214,15 +214,15 @@ class LoopErrors:
     """
 
     def __init__(self) -> None:
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle one error, with the signature of asyncio's exception handler."""
         error = context.get("exception")
-        if isinstance(error, ValueError) and self._told > float("-inf"):
+        if isinstance(error, ValueError) and self._reported_at > float("-inf"):
             return
         if not isinstance(error, OSError) or error.errno not in _NO_MORE:
             loop.default_exception_handler(context)
-        elif time.monotonic() - self._told > TOLD_AGAIN_SECONDS:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._reported_at > REPEAT_SECONDS:
+            self._reported_at = time.monotonic()
             log("cannot accept connections", why=error.strerror, fix="raise the open file limit (ulimit -n)")

@@ -62,14 +62,14 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
         raise UsageError(f"{origin} is not valid JSON: {error}", fix="use a JSON object in vLLM's format") from None
     if not isinstance(config, dict):
         raise UsageError(f"{origin} is not a JSON object", fix='use an object such as {"num_speculative_tokens": 3}')
-    left_out = _left_out(origin, config)
+    left_out = _ignored_keys(origin, config)
     drafts = DefaultDrafts(
         _count(origin, config, manifest), _draft(origin, config, manifest), _tolerance(origin, config)
     )
     return SpeculationSettings(drafts, left_out)
 
 
-def _left_out(origin: str, config: dict[str, Any]) -> tuple[str, ...]:
+def _ignored_keys(origin: str, config: dict[str, Any]) -> tuple[str, ...]:
     """Return sentences about ignored keys, one per reason. Raises ``UsageError`` for an unknown key."""
     names: dict[str, list[str]] = {}
     for key, value in config.items():

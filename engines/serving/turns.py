@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass
-class _Turn:
+class _RoleTurn:
     """A turn of one role; the result of a call also has the name and the id of the call."""
 
     role: str
@@ -34,7 +34,7 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._turns: list[_Turn] = []
+        self._turns: list[_RoleTurn] = []
         self._names: dict[str, str] = {}  # of called tools, by the id of the call
 
     def say(self, role: str, text: str) -> None:
@@ -54,13 +54,13 @@ class Turns:
     def answer_call(self, identity: str, text: str) -> None:
         """Add the result of a tool call."""
         name = {"name": self._names[identity]} if identity in self._names else {}
-        self._turns.append(_Turn("tool", [text], of_call={"tool_call_id": identity, **name}))
+        self._turns.append(_RoleTurn("tool", [text], of_call={"tool_call_id": identity, **name}))
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the messages."""
         return [turn.message() for turn in self._turns]
 
-    def _of(self, role: str) -> _Turn:
+    def _of(self, role: str) -> _RoleTurn:
         if not self._turns or self._turns[-1].role != role:
-            self._turns.append(_Turn(role))
+            self._turns.append(_RoleTurn(role))
         return self._turns[-1]

@@ -58,7 +58,7 @@ class ChannelReader:
                 visible += self._called(body, calls, self._said + len(visible))
             else:
                 body = self._held[: found.start()] if found else self._held[: self._shown(is_last=is_last)]
-                visible += self._told(body, self._said + len(visible))
+                visible += self._visible_text(body, self._said + len(visible))
             self._held = self._held[len(body) :]
             if found is None:
                 break
@@ -98,7 +98,7 @@ class ChannelReader:
             return False
         return True
 
-    def _told(self, body: str, after: int) -> str:
+    def _visible_text(self, body: str, after: int) -> str:
         """Return the visible part of a message's text, after so many characters; store the reasoning."""
         header = self._header or ""
         channel = _CHANNEL.search(header)

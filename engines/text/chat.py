@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .chat_template import ChatTemplate
 
 Objects = Sequence[Mapping[str, Any]]
-_KEPT = 8  # compiled templates of requests
+_MAX_TEMPLATES = 8  # compiled templates of requests
 
 
 class Chat:
@@ -42,7 +42,7 @@ class Chat:
         with suppress(EnvironmentProblem):
             templates = read_templates(folder) if template is None else {DEFAULT: template}
             self._read = templates, read_special_tokens(folder)
-        self._of_request = lru_cache(_KEPT)(self._passed)
+        self._of_request = lru_cache(_MAX_TEMPLATES)(self._passed)
 
     @property
     def has_template(self) -> bool:

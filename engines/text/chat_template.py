@@ -177,7 +177,7 @@ class ChatTemplate:
                 position = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
                 title = self._origin.name if name == DEFAULT else f"{self._origin.name} {name!r}"
                 raise self._origin.problem(
-                    f"{title} is not valid Jinja", why=f"{position}{_said(error)}", fix=self._origin.fix
+                    f"{title} is not valid Jinja", why=f"{position}{_error_text(error)}", fix=self._origin.fix
                 ) from None
         return self._compiled[name]
 
@@ -189,17 +189,17 @@ class ChatTemplate:
         if isinstance(error, TemplateRefusal):
             return UsageError(
                 f"{name} rejected the messages",
-                why=f"the template's message is {_said(error)!r}",
+                why=f"the template's message is {_error_text(error)!r}",
                 fix="change the messages",
             )
         if isinstance(error, TemplateLimitExceeded):
-            return problem(f"{name} was stopped", why=_said(error), fix=fix)
+            return problem(f"{name} was stopped", why=_error_text(error), fix=fix)
         if isinstance(error, SecurityError):
-            return problem(f"{name} attempted a forbidden access", why=_said(error), fix=fix)
+            return problem(f"{name} attempted a forbidden access", why=_error_text(error), fix=fix)
         kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
         return UsageError(
             f"{name} cannot render the messages",
-            why=f"{kind}{_said(error)!r}",
+            why=f"{kind}{_error_text(error)!r}",
             fix="pass messages in the format that the template expects (roles, order, tools), or correct the template",
         )
 
@@ -220,5 +220,5 @@ def _characters(value: Any) -> int:
     return 64 + sum(map(_characters, value)) if isinstance(value, list | tuple) else 1
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(str(error).split())[:500] or type(error).__name__

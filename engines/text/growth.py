@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .meter import MOST_COUNT, TemplateLimitExceeded
+from .meter import MAX_COUNT, TemplateLimitExceeded
 
 Size = Callable[[Any], int]
 
@@ -21,8 +21,8 @@ METHODS: Mapping[type, frozenset[str]] = {
     tuple: frozenset({"count", "index"}),
 }
 
-_MOST_JSON = 16  # characters of an indent or of separators, which are repeated
-_MOST_BITS = 2**14  # size of an integer
+_MAX_JSON = 16  # characters of an indent or of separators, which are repeated
+_MAX_BITS = 2**14  # size of an integer
 _LONG_NUMBER = re.compile(r"\d{6}")  # a width or precision in a format
 
 
@@ -32,8 +32,8 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
     Raises ``TemplateLimitExceeded`` for an unreasonably large number among the arguments that means a length.
     """
     arguments = [*args, *kwargs.values()]
-    if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in arguments):
-        raise TemplateLimitExceeded(f"the template calls {name} with a number larger than {MOST_COUNT:,}")
+    if any(isinstance(each, int) and abs(each) > MAX_COUNT for each in arguments):
+        raise TemplateLimitExceeded(f"the template calls {name} with a number larger than {MAX_COUNT:,}")
     if name in ("format", "format_map", "tojson"):
         return _of_format(str(value), arguments, size) if name != "tojson" else _of_json(arguments, size)
     texts = [each for each in arguments if isinstance(each, str)]
@@ -48,13 +48,13 @@ def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
     """
     if operator == "%" and isinstance(left, str):
         values = right if isinstance(right, tuple | list) else [right]
-        if "*" in left and any(isinstance(each, int) and abs(each) > MOST_COUNT for each in values):
-            raise TemplateLimitExceeded(f"the template formats a value to a width above {MOST_COUNT:,}")
+        if "*" in left and any(isinstance(each, int) and abs(each) > MAX_COUNT for each in values):
+            raise TemplateLimitExceeded(f"the template formats a value to a width above {MAX_COUNT:,}")
         return _of_format(left, [right], size)
     if isinstance(left, int) and isinstance(right, int):
         bits = {"**": left.bit_length() * right, "*": left.bit_length() + right.bit_length()}.get(operator, 0)
-        if bits > _MOST_BITS:
-            raise TemplateLimitExceeded(f"the template computes integers of more than {_MOST_BITS:,} bits")
+        if bits > _MAX_BITS:
+            raise TemplateLimitExceeded(f"the template computes integers of more than {_MAX_BITS:,} bits")
         return 0
     if operator == "*":
         text, times = (right, left) if isinstance(left, int) else (left, right)
@@ -66,13 +66,13 @@ def _of_format(template: str, arguments: Sequence[Any], size: Size) -> int:
     if _LONG_NUMBER.search(template):
         raise TemplateLimitExceeded("the template formats a value to a width of more than five digits")
     num_fields = template.count("{") + template.count("%")
-    return num_fields * (size(list(arguments)) + (MOST_COUNT if re.search(r"\d{3}|\*|:[^}]*{", template) else 1000))
+    return num_fields * (size(list(arguments)) + (MAX_COUNT if re.search(r"\d{3}|\*|:[^}]*{", template) else 1000))
 
 
 def _of_json(arguments: Sequence[Any], size: Size) -> int:
-    if any(size(each) > _MOST_JSON or (isinstance(each, int) and each > _MOST_JSON) for each in arguments):
+    if any(size(each) > _MAX_JSON or (isinstance(each, int) and each > _MAX_JSON) for each in arguments):
         raise TemplateLimitExceeded(
-            f"the template writes JSON with an indent or separators of more than {_MOST_JSON} characters"
+            f"the template writes JSON with an indent or separators of more than {_MAX_JSON} characters"
         )
     return 0
 

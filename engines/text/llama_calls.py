@@ -28,14 +28,14 @@ class LlamaCallReader:
     def __init__(self, tools: Sequence[Mapping[str, Any]], max_calls: int | None = None) -> None:
         """``tools`` have OpenAI's format; at most ``max_calls`` calls are returned."""
         self._names = {each["function"]["name"] for each in tools}
-        self._most, self._held, self._speaks = max_calls, "", False
+        self._most, self._held, self._is_text = max_calls, "", False
         self.count = 0  # calls returned so far
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
         """Add ``text``, and return the new visible text and complete calls."""
         self._held += text
         calls = list[ToolCall]()
-        while not self._speaks:
+        while not self._is_text:
             rest = self._held.lstrip(" \t\r\n;") if self.count else self._held.lstrip().removeprefix(TAG).lstrip()
             if not rest or TAG.startswith(rest):
                 break
@@ -43,16 +43,16 @@ class LlamaCallReader:
             if found is None and (python := self._python(rest)):
                 found, end = python, len(rest)
             if found is None:
-                self._speaks = not self._may_be_call(rest)
+                self._is_text = not self._may_be_call(rest)
                 break
             self._held = rest[end:]
             if self._most is None or self.count < self._most:
                 calls.append(ToolCall(self.count, *found))
                 self.count += 1
-        if not (self._speaks or is_last):
+        if not (self._is_text or is_last):
             return "", calls
         visible, self._held = self._held, ""
-        is_separator = self.count and not self._speaks and not visible.strip(" \t\r\n;")
+        is_separator = self.count and not self._is_text and not visible.strip(" \t\r\n;")
         return ("" if is_separator else visible), calls
 
     def take_thoughts(self) -> list[Thought]:

@@ -7,14 +7,14 @@ from typing import Any
 
 from ...plugins.errors import UsageError
 from ..requests.arguments import flag, integer, number, refusal, require_at_most, text_of
-from .template_files import MOST_BYTES
+from .template_files import MAX_BYTES
 from .tool_calls import json_object
 
 Message = Mapping[str, Any]
-_A_LIST = "a list of messages, each with a role and a content"
+_LIST_OF_MESSAGES = "a list of messages, each with a role and a content"
 # Options of a conversation that are not variables of its template.
 TEMPLATE_OPTIONS = ("add_generation_prompt", "continue_final_message", "chat_template")
-_DEEPEST = 32  # nesting of tools and other values; typical JSON schemas have about ten levels
+_MAX_DEPTH = 32  # nesting of tools and other values; typical JSON schemas have about ten levels
 
 
 def messages_of(name: str, value: Any, *, is_answered: bool = True) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def messages_of(name: str, value: Any, *, is_answered: bool = True) -> list[dict
     the template.
     """
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        raise refusal(name, _A_LIST, value)
+        raise refusal(name, _LIST_OF_MESSAGES, value)
     if not value:
         raise UsageError(f"{name} is empty", why="there is nothing to answer", fix="pass at least one user message")
     messages = [_message(f"{name}[{i}]", each) for i, each in enumerate(value)]
@@ -56,7 +56,7 @@ def tools_of(name: str, value: Any) -> list[Any] | None:
 def template_of(name: str, value: Any) -> str:
     """Return the text of a template. Raises ``UsageError`` for another type, and for a text that is too long."""
     text = text_of(name, value)
-    require_at_most(name, len(text), MOST_BYTES, "characters")
+    require_at_most(name, len(text), MAX_BYTES, "characters")
     return text
 
 
@@ -81,8 +81,8 @@ def plain(name: str, value: Any, depth: int = 0) -> Any:
 
     Raises ``UsageError`` with the position of a value that JSON does not support.
     """
-    if depth > _DEEPEST:
-        raise UsageError(f"{name} is nested more than {_DEEPEST} levels deep", fix="pass values with fewer levels")
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"{name} is nested more than {_MAX_DEPTH} levels deep", fix="pass values with fewer levels")
     if isinstance(value, str):
         return text_of(name, value)
     if isinstance(value, Mapping):

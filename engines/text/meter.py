@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MOST_STEPS = 1_000_000  # iterations, calls and comparisons; typical templates need some thousands
-MOST_CHARACTERS = 2**22  # written or copied, plus a share for the messages themselves
+MAX_STEPS = 1_000_000  # iterations, calls and comparisons; typical templates need some thousands
+MAX_CHARACTERS = 2**22  # written or copied, plus a share for the messages themselves
 COPIES = 64
-MOST_SECONDS = 5.0  # processor time of this thread
-MOST_COUNT = 100_000  # maximum for a number that means a length; the sandbox limits ranges to the same
+MAX_SECONDS = 5.0  # processor time of this thread
+MAX_COUNT = 100_000  # maximum for a number that means a length; the sandbox limits ranges to the same
 
 _EACH = 16  # minimum size of a value inside another one, because traversing it takes time too
 _SEVERAL = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
@@ -30,17 +30,17 @@ class Meter:
 
     def begin(self, size: int) -> None:
         """Reset; ``size`` is the number of characters in the messages."""
-        self._steps = MOST_STEPS
-        self._most = self._left = MOST_CHARACTERS + COPIES * size
-        self._until = time.thread_time() + MOST_SECONDS
+        self._steps = MAX_STEPS
+        self._most = self._left = MAX_CHARACTERS + COPIES * size
+        self._until = time.thread_time() + MAX_SECONDS
 
     def step(self) -> None:
         """Count an iteration, a call or a comparison."""
         self._steps -= 1
         if self._steps < 0:
-            raise TemplateLimitExceeded(f"the template takes more than {MOST_STEPS:,} steps")
+            raise TemplateLimitExceeded(f"the template takes more than {MAX_STEPS:,} steps")
         if self._steps % 16 == 0 and time.thread_time() > self._until:
-            raise TemplateLimitExceeded(f"the template runs for more than {MOST_SECONDS:g} seconds")
+            raise TemplateLimitExceeded(f"the template runs for more than {MAX_SECONDS:g} seconds")
 
     def require(self, characters: int) -> None:
         """Raise if this many more characters would exceed the limit; called before they are created."""

@@ -27,8 +27,8 @@ from .growth import METHODS, growth_of, growth_of_operator
 from .meter import Meter, TemplateLimitExceeded
 
 _STEPS, _JOINED, _MADE = "<steps>", "<joined>", "<made>"
-_NOT_OF_USE = ("urlize", "xmlattr", "pprint")  # removed: their growth is hard to bound, and no prompt is HTML
-_MOST_FORMAT = 1000
+_REMOVED_FILTERS = ("urlize", "xmlattr", "pprint")  # removed: their growth is hard to bound, and no prompt is HTML
+_MAX_FORMAT_LENGTH = 1000
 
 
 class TemplateRefusal(TemplateError):
@@ -50,7 +50,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=pass_context(lambda _context, value: self._shown(value)),
         )
         self.filters["tojson"] = _tojson
-        for name in _NOT_OF_USE:
+        for name in _REMOVED_FILTERS:
             del self.filters[name]
         self.filters = {name: self._counted(name, each) for name, each in self.filters.items()}
         self.filters |= {_STEPS: lambda value: _Steps(value, meter), _JOINED: self._joined, _MADE: meter.count}
@@ -218,7 +218,7 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(time_format: str) -> str:
-    if len(time_format) > _MOST_FORMAT:
+    if len(time_format) > _MAX_FORMAT_LENGTH:
         raise TemplateLimitExceeded("the template uses a date format that is too long")
     return datetime.now().strftime(time_format)
 

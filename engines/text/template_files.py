@@ -15,8 +15,8 @@ TEMPLATE, NAMED = "chat_template.jinja", "additional_chat_templates"
 CONFIG, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
 DEFAULT = "default"
 _OF_A_PROCESSOR = "chat_template.json"
-MOST_BYTES = 2**17  # of a template; published ones have up to about 30,000
-_MOST_CONFIG_BYTES = 2**26  # a tokenizer_config.json may list every added token
+MAX_BYTES = 2**17  # of a template; published ones have up to about 30,000
+_MAX_CONFIG_BYTES = 2**26  # a tokenizer_config.json may list every added token
 _RESTORE = "restore the checkpoint's original file, and build from that"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TOKEN_NAME = re.compile(r"[a-z][a-z0-9_]*_token")
@@ -30,7 +30,7 @@ def read_templates(folder: Path) -> dict[str, str]:
     """
     for name in (CONFIG, _OF_A_PROCESSOR):
         path = folder / name
-        declared = _stated(path, _object(path).get("chat_template"))
+        declared = _templates_by_name(path, _object(path).get("chat_template"))
         if declared:
             break
     found = dict(declared)
@@ -39,8 +39,8 @@ def read_templates(folder: Path) -> dict[str, str]:
     for path in sorted((folder / NAMED).glob("*.jinja")):
         found[_checked(path.stem, path)] = _text(path)
     for name, text in found.items():
-        if len(text) > MOST_BYTES:
-            raise _damaged(folder / CONFIG, f"the chat template {name!r} has more than {MOST_BYTES:,} characters")
+        if len(text) > MAX_BYTES:
+            raise _damaged(folder / CONFIG, f"the chat template {name!r} has more than {MAX_BYTES:,} characters")
     return found
 
 
@@ -66,7 +66,7 @@ def _token(value: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _stated(path: Path, value: Any) -> dict[str, str]:
+def _templates_by_name(path: Path, value: Any) -> dict[str, str]:
     """Return one template, or a list of them with names, as a dict."""
     if isinstance(value, str):
         return {DEFAULT: value}
@@ -91,7 +91,7 @@ def _object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(_text(path, _MOST_CONFIG_BYTES))
+        value = json.loads(_text(path, _MAX_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"the file is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -99,7 +99,7 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _text(path: Path, max_bytes: int = MOST_BYTES, fix: str = _RESTORE) -> str:
+def _text(path: Path, max_bytes: int = MAX_BYTES, fix: str = _RESTORE) -> str:
     try:
         return read_regular(path, max_bytes).decode()
     except UnicodeDecodeError as error:

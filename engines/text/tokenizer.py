@@ -11,7 +11,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.problems import shown
 from ..errors import PromptTooLong
 from ..panics import is_library_fault, reason_of
-from .tokenizer_limits import MOST_DECODED, MOST_ENCODED, TokenizerLimits, limits_of, require_readable
+from .tokenizer_limits import MAX_DECODED_BYTES, MAX_ENCODED_BYTES, TokenizerLimits, limits_of, require_readable
 
 _FIX = "use the tokenizer.json that belongs to the model"
 _CUT_TOKENS = 64  # how many tokens after a cut may differ from those of the uncut text
@@ -88,12 +88,12 @@ class Tokenizer:
         if max_seq_len is not None and limits.characters and len(text) > (max_seq_len - 1) * limits.characters:
             raise PromptTooLong(name, len(text), max_seq_len, unit="characters")
         size = 4 * len(text)  # upper bound in bytes
-        if limits.encoding(size) > MOST_ENCODED:
+        if limits.encoding(size) > MAX_ENCODED_BYTES:
             size = len(text.encode(errors="surrogatepass"))
-        if (num_tokens := limits.encoding(size)) > MOST_ENCODED:
+        if (num_tokens := limits.encoding(size)) > MAX_ENCODED_BYTES:
             raise UsageError(
                 f"{name} has {len(text)} characters",
-                why=f"the tokenizer may expand them to {num_tokens:,.0f} bytes, and at most {MOST_ENCODED:,} are "
+                why=f"the tokenizer may expand them to {num_tokens:,.0f} bytes, and at most {MAX_ENCODED_BYTES:,} are "
                 "allowed",
                 fix="shorten it, or pass token ids",
             )
@@ -152,7 +152,7 @@ class Tokenizer:
 
     @cached_property
     def _most_ids(self) -> int:
-        return int(MOST_DECODED // self._limits.decoding(self._limits.longest))
+        return int(MAX_DECODED_BYTES // self._limits.decoding(self._limits.longest))
 
     def piece(self, token_id: int) -> str:
         """Return the text of a single id, including special tokens; a partial character is U+FFFD."""

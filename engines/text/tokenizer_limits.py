@@ -19,11 +19,11 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem
 
 # Bytes of normalized text from one text; the library needs about 100 bytes for each.
-MOST_ENCODED = 16 << 20
+MAX_ENCODED_BYTES = 16 << 20
 # Bytes of text from one token, and from all tokens that are decoded at once.
-MOST_OF_TOKEN = 64 << 10
-MOST_DECODED = 1 << 30
-_LEAST_TEXT = 4096  # bytes that must be encodable, or the tokenizer is refused
+MAX_TOKEN_BYTES = 64 << 10
+MAX_DECODED_BYTES = 1 << 30
+_MIN_TEXT = 4096  # bytes that must be encodable, or the tokenizer is refused
 
 Step = Mapping[str, Any]
 
@@ -63,20 +63,20 @@ class TokenizerLimits:
 
     def require_possible(self) -> None:
         """Raise ``EnvironmentProblem`` for a tokenizer that may expand even short texts beyond the limits."""
-        made = self.encoding(_LEAST_TEXT)
-        if not made <= MOST_ENCODED:
+        made = self.encoding(_MIN_TEXT)
+        if not made <= MAX_ENCODED_BYTES:
             raise EnvironmentProblem(
                 "tokenizer.json can expand a text too far",
-                why=f"the normalizer and post-processor may make {_size(made)} from {_LEAST_TEXT} bytes of text; "
-                f"at most {_size(MOST_ENCODED)} are allowed",
+                why=f"the normalizer and post-processor may make {_size(made)} from {_MIN_TEXT} bytes of text; "
+                f"at most {_size(MAX_ENCODED_BYTES)} are allowed",
                 fix="use the model's original tokenizer.json",
             )
         text = self.decoding(self.longest)
-        if not text <= MOST_OF_TOKEN:
+        if not text <= MAX_TOKEN_BYTES:
             raise EnvironmentProblem(
                 "tokenizer.json can make the text of a token too long",
                 why=f"the longest token has {self.longest} bytes, which the decoder may expand to {_size(text)}; "
-                f"at most {_size(MOST_OF_TOKEN)} are allowed",
+                f"at most {_size(MAX_TOKEN_BYTES)} are allowed",
                 fix="use the model's original tokenizer.json",
             )
 
@@ -104,9 +104,9 @@ def limits_of(tokenizer: Any) -> TokenizerLimits:
     processors, decoders = _steps(tokenizer.post_processor), _steps(tokenizer.decoder)
     vocabulary = tokenizer.get_vocab()
     added = tokenizer.get_added_tokens_decoder().values()
-    kept = [*map(_kept_of_normalizer, normalizers), *map(_kept_of_pre_tokenizer, pre_tokenizers)]
+    kept = [*map(_shrinkage_of_normalizer, normalizers), *map(_kept_of_pre_tokenizer, pre_tokenizers)]
     kept += [*map(_kept_of_processor, processors)]
-    kept.append(_kept_of_model(tokenizer.model, vocabulary, [*normalizers, *pre_tokenizers]))
+    kept.append(_shrinkage_of_model(tokenizer.model, vocabulary, [*normalizers, *pre_tokenizers]))
     kept.append(None if any(each.lstrip or each.rstrip for each in added) else 1)
     longest = max(map(len, vocabulary), default=1)
     return TokenizerLimits(
@@ -169,8 +169,7 @@ _BYTES_OF_OTHERS = 16.0
 
 
 def _growth_of_pre_tokenizers(steps: Iterable[Step]) -> Growth:
-    """Return the growth of all steps except one ``ByteLevel``: most tokenizers have it, and `MOST_ENCODED` includes
-    it."""
+    """Return the growth of all steps except one ``ByteLevel``, which ``MAX_ENCODED_BYTES`` includes."""
     growths = [_growth_of_pre_tokenizer(step) for step in steps]
     if _BYTE_LEVEL in growths:
         growths.remove(_BYTE_LEVEL)
@@ -243,7 +242,7 @@ def _decoded(text: Any) -> bytes:
 # ------------------------------------------------------------------------------------------------- lower bounds
 
 
-def _kept_of_normalizer(step: Step) -> int | None:
+def _shrinkage_of_normalizer(step: Step) -> int | None:
     """Return the maximum number of characters that become one, None if any number can become none."""
     kind, pattern = step.get("type"), step.get("pattern")
     if kind == "Replace" and isinstance(pattern, Mapping) and pattern.get("String") and step.get("content"):
@@ -265,7 +264,7 @@ def _kept_of_processor(step: Step) -> int | None:
     return None if step.get("type") == "TemplateProcessing" and not _texts_of_template(step) else 1
 
 
-def _kept_of_model(model: Any, vocabulary: Mapping[str, int], before: Iterable[Step]) -> int | None:
+def _shrinkage_of_model(model: Any, vocabulary: Mapping[str, int], before: Iterable[Step]) -> int | None:
     """Return 1 if each byte of a text is in some token, None if unknown text is dropped or becomes one token."""
     if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
         return None

@@ -16,7 +16,7 @@ from typing import Any
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAG = "<function="
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
-_FARTHEST = sys.float_info.max
+_LARGEST_FLOAT = sys.float_info.max
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
@@ -144,8 +144,8 @@ def is_returned_as_text(schema: Any) -> bool:
     if not isinstance(schema, Mapping) or "type" in schema:
         return not isinstance(schema, Mapping) or schema["type"] == "string"
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    says_more = any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
-    return not says_more and isinstance(values, list) and all(isinstance(each, str) for each in values)
+    has_subschemas = any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
+    return not has_subschemas and isinstance(values, list) and all(isinstance(each, str) for each in values)
 
 
 def arguments_text(arguments: Any) -> str:
@@ -173,7 +173,7 @@ def _no_number(name: str) -> Any:
 
 def _finite(number: str) -> float:
     """Return a number, clipped to the finite range because JSON has no infinity."""
-    return max(-_FARTHEST, min(_FARTHEST, float(number)))
+    return max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, float(number)))
 
 
 def _begun(text: str) -> int:

@@ -15,7 +15,7 @@ from fleet.metrics import Report, Tally
 from fleet.question import Question
 from fleet.settings import Drafters, Fleet, Holder
 
-LOOK_SECONDS = 2.0  # between looks at the settings
+POLL_SECONDS = 2.0  # between looks at the settings
 MISDIRECTED = 421  # the answer was begun by another engine, whose text may differ
 
 
@@ -119,7 +119,7 @@ class Replica:
                     self._drafters, self._since = fleet.drafters, Tally.of(self._text())
             except PeagleError as error:
                 self._problem = error.one_line
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _use(self, drafter: str) -> None:
         """Make a drafter the one of requests that name none. Requests that run keep theirs."""

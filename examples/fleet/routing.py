@@ -12,7 +12,7 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, Reque
 from fleet.question import Question
 
 REMEMBERED = 50_000  # prompt prefixes
-MOST_AHEAD = 4  # requests that a replica may be ahead of the least busy one before that one is preferred
+MAX_LEAD = 4  # requests that a replica may be ahead of the least busy one before that one is preferred
 
 
 class PrefixRouter(FIFOMixin, RequestRouter):
@@ -50,7 +50,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
 
     def _is_behind(self, replica: RunningReplica, everyone: list[RunningReplica]) -> bool:
         lengths = {each.replica_id: self.replica_queue_len_cache.get(each.replica_id) or 0 for each in everyone}
-        return bool(lengths[replica.replica_id] - min(lengths.values()) > MOST_AHEAD)
+        return bool(lengths[replica.replica_id] - min(lengths.values()) > MAX_LEAD)
 
 
 def _question(request: PendingRequest | None) -> Question | None:

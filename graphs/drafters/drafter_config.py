@@ -133,7 +133,7 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
 
 def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     """Return the ``rope_parameters`` for ``transformers``, from either of their names."""
-    declared = _stated_rope(flat, problems)
+    declared = _declared_rope(flat, problems)
     kind = declared.get("rope_type") or "default"
     for value in (declared.get("partial_rotary_factor"), flat.get("partial_rotary_factor")):
         if value not in (None, 1):
@@ -199,7 +199,7 @@ def _trained_depth(config: Config, speculators: Config, problems: Problems) -> i
     return depth
 
 
-def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
+def _declared_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     """Return the dictionary that defines the rotary embedding, with ``type`` renamed to ``rope_type``."""
     ropes: list[dict[str, Any]] = []
     for name in ("rope_scaling", "rope_parameters"):

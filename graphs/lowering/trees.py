@@ -21,7 +21,7 @@ from ...plugins.op_spec import DOMAIN
 from ..node_tape import Nodes
 
 _LAST_INPUT = contract.TARGET_INPUTS[-1]
-_LEAST = np.array(1e-30, np.float32)  # a lower bound for probabilities, so that their logarithms are finite
+_MIN = np.array(1e-30, np.float32)  # a lower bound for probabilities, so that their logarithms are finite
 
 
 def apply(model: ir.Model, *, tree_input: str = contract.ANCESTORS) -> None:
@@ -118,10 +118,10 @@ def _name_candidates(graph: ir.Graph) -> None:
     """Add the most likely target ids of every position, and their log probabilities."""
     logits = next(value for value in graph.outputs if value.name == "draft_logits")
     vocab = logits.shape[-1] if logits.shape is not None else None
-    count = min(contract.MOST_CANDIDATES, vocab) if isinstance(vocab, int) else contract.MOST_CANDIDATES
+    count = min(contract.MAX_CANDIDATES, vocab) if isinstance(vocab, int) else contract.MAX_CANDIDATES
     tape = ir.tape.Tape()
     count_tensor = tape.initializer(ir.tensor([count], name="candidates.count"))
-    minimum = tape.initializer(ir.tensor(_LEAST, name="candidates.least"))
+    minimum = tape.initializer(ir.tensor(_MIN, name="candidates.least"))
     wide = logits if logits.dtype == ir.DataType.FLOAT else tape.op("Cast", [logits], {"to": ir.DataType.FLOAT})
     likely, ids = tape.op_multi_out("TopK", [tape.op("Softmax", [wide], {"axis": -1}), count_tensor], num_outputs=2)
     scores = tape.op("Log", [tape.op("Max", [likely, minimum])])

@@ -56,12 +56,12 @@ def halves_of(gate_up: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
     if concat is None or concat.op_type != "Concat" or len(concat.inputs) != len(_HALVES):
         return None
     turns = [value.producer() for value in concat.inputs if value is not None]
-    parts = [turned_of(turn.inputs[0]) for turn in turns if turn is not None and turn.op_type == "Unsqueeze"]
+    parts = [transposed_of(turn.inputs[0]) for turn in turns if turn is not None and turn.op_type == "Unsqueeze"]
     gate, up = parts if len(parts) == len(_HALVES) else (None, None)
     return None if gate is None or up is None else (gate, up)
 
 
-def turned_of(value: ir.Value | None) -> ir.Value | None:
+def transposed_of(value: ir.Value | None) -> ir.Value | None:
     """Return the transposed stack that ``value`` is computed from; None if there is none."""
     node = value.producer() if value is not None else None
     is_turn = node is not None and node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == _TURN
@@ -105,21 +105,21 @@ def _split(graph: ir.Graph, node: ir.Node, gate_up: _Stack, down: _Stack) -> dic
     pairs = []
     for first, suffix in enumerate(_HALVES):
         cut = Cut(str(gate_up.weight.name), rows, columns, first, len(_HALVES))
-        transposed = _turned(op, graph, gate_up, suffix, cut, cuts)
-        pairs.append(_known(op.Unsqueeze(_back(op, transposed), op.constant([2])), transposed))
+        transposed = _transposed_stack(op, graph, gate_up, suffix, cut, cuts)
+        pairs.append(_known(op.Unsqueeze(_transposed_back(op, transposed), op.constant([2])), transposed))
     alternating = _known(op.Concat(*pairs, axis=2), pairs[0])
     stacked = _known(op.Reshape(alternating, op.constant([experts, rows, columns])), pairs[0], gate_up.shape)
     _, width, inner = down.shape
-    transposed = _turned(op, graph, down, "turned", Cut(str(down.weight.name), width, inner), cuts)
+    transposed = _transposed_stack(op, graph, down, "turned", Cut(str(down.weight.name), width, inner), cuts)
     node.replace_input_with(_GATE_UP, stacked)
-    node.replace_input_with(_DOWN, _back(op, transposed))
+    node.replace_input_with(_DOWN, _transposed_back(op, transposed))
     graph.insert_before(node, op.nodes)
     for stack in (gate_up, down):
         _remove(graph, stack)
     return cuts
 
 
-def _turned(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts: dict[str, Cut]) -> ir.Value:
+def _transposed_stack(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts: dict[str, Cut]) -> ir.Value:
     """Create a separate initializer, and its dequantization."""
     name, count = f"{stack.weight.name}.{part}", stack.shape[0]
     shape = (count, cut.columns, cut.rows // cut.step)
@@ -140,7 +140,7 @@ def _turned(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts
     return result
 
 
-def _back(op: Nodes, transposed: ir.Value) -> ir.Value:
+def _transposed_back(op: Nodes, transposed: ir.Value) -> ir.Value:
     experts, columns, rows = _shape(transposed)
     return _known(op.Transpose(transposed, perm=_TURN), transposed, (experts, rows, columns))
 

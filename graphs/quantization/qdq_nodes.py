@@ -77,7 +77,7 @@ def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.V
     An incomplete last block of ``x`` is padded, and stays padded: the reader has as many rows.
     """
     if rounding.scale is None:
-        x = _whole(op, x, rounding.block)
+        x = _padded_to_blocks(op, x, rounding.block)
         return _described(op.op("MicroscaledRound", [x], domain=DOMAIN), f"{x.name}.rounded", x.shape, x.dtype)
     dtype = onnx_type(rounding.codes)
     factor = scalar(graph, f"{x.name}_scale", rounding.scale)
@@ -95,7 +95,7 @@ def shortened(op: Nodes, value: ir.Value, columns: int) -> ir.Value:
     return _described(result, f"{value.name}.short", ir.Shape([*shape[:-1], columns]), value.dtype)
 
 
-def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
+def _padded_to_blocks(op: Nodes, x: ir.Value, block: int) -> ir.Value:
     """Pad every row of ``x`` with zeros to whole blocks."""
     columns = x.shape[-1] if x.shape is not None else None
     if not isinstance(columns, int) or not columns % block:

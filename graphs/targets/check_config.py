@@ -29,7 +29,7 @@ _SWITCHES = (
 )  # fmt: skip
 _ABOVE_ZERO = ("final_logit_softcapping", "swiglu_limit", "swiglu_alpha")
 _EXPERTS = ("num_experts", "num_local_experts")
-_MOST_EXPERTS = 1 << 17  # in all layers together
+_MAX_EXPERTS = 1 << 17  # in all layers together
 _CHANGING = ("dynamic", "longrope")
 _OTHER_ATTENTION = "engines support only causal attention"
 
@@ -100,8 +100,8 @@ def _check_experts(text: Config, layers: int, problems: Problems) -> None:
         return
     if chosen > count:
         problems.add(f"the config has {chosen} experts per token, but only {count} experts")
-    if count * layers > _MOST_EXPERTS:
-        problems.add(f"the config describes {layers} layers of {count} experts; the limit is {_MOST_EXPERTS} experts")
+    if count * layers > _MAX_EXPERTS:
+        problems.add(f"the config describes {layers} layers of {count} experts; the limit is {_MAX_EXPERTS} experts")
 
 
 def _check_attention(text: Config, problems: Problems) -> None:

@@ -97,23 +97,23 @@ def _in_turn(first: UnreadRows, second: UnreadRows) -> Array:
     return np.stack((rows, second.read()), axis=1).reshape(-1, *rows.shape[1:])
 
 
-def _turned(rows: UnreadRows) -> Array:
+def _read_transposed(rows: UnreadRows) -> Array:
     return np.ascontiguousarray(rows.read().swapaxes(1, 2))
 
 
-def _halves_in_turn(rows: UnreadRows) -> Array:
+def _interleave_halves(rows: UnreadRows) -> Array:
     """Interleave the two halves of every matrix of a run."""
     stacks = rows.read()
-    return halves_in_turn(stacks, stacks.shape[1] // 2)
+    return interleave_halves(stacks, stacks.shape[1] // 2)
 
 
-def halves_in_turn(stacks: Array, half: int) -> Array:
+def interleave_halves(stacks: Array, half: int) -> Array:
     """Interleave the first ``half`` of the rows of every matrix with the others, [E, 2 * half, columns]."""
     pairs = stacks.reshape(len(stacks), 2, half, -1)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(len(stacks), 2 * half, -1)
 
 
-_REORDERED: Mapping[str, Callable[[UnreadRows], Array]] = {"transpose": _turned, "halves": _halves_in_turn}
+_REORDERED: Mapping[str, Callable[[UnreadRows], Array]] = {"transpose": _read_transposed, "halves": _interleave_halves}
 
 
 def _stored_shape(piece: Piece, shape: Shape) -> Shape:

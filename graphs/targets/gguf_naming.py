@@ -9,7 +9,7 @@ from typing import Any
 
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)")
 
-_MOST_LAYERS = 1_000
+_MAX_LAYERS = 1_000
 # Parameters of a layer or a module, not of a module of their own.
 _PARAMETERS = ("layer_scalar", "self_attn.sinks", "experts.gate_up_proj", "experts.down_proj")
 
@@ -67,7 +67,7 @@ class GgufFacts:
     def layers(self) -> range:
         """The layer indices; empty if the number is unknown."""
         count = self.metadata.get("block_count")
-        return range(count if type(count) is int and 0 < count <= _MOST_LAYERS else 0)
+        return range(count if type(count) is int and 0 < count <= _MAX_LAYERS else 0)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class GgufNaming:
                 return f"model.layers.{match[1]}.{inside}{suffix}", parts.index(match[2]), len(parts)
         return None
 
-    def is_in_turn(self, name: str) -> bool:
+    def is_interleaved(self, name: str) -> bool:
         """Return True if the rows of a tensor in a file must be reordered."""
         match = _BLOCK.fullmatch(name.rpartition(".")[0])
         return match is not None and match[2] in self.in_turn

@@ -147,7 +147,7 @@ def _emitted_columns(hidden: Tensor, *_: Any) -> Tensor:
     return hidden if window.columns is None else take_columns(hidden, window.columns)
 
 
-def _before_the_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _slice_before_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The same for modeling code that slices by itself, as in transformers before 5.21."""
     hidden, *others = inputs
     return hidden if _window.get().emits else _emitted_columns(hidden), *others
@@ -231,7 +231,7 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
                 if hasattr(module, name):
                     stack.enter_context(_replaced(module, name, value))
         if (head := model.get_output_embeddings()) is not None:
-            stack.callback(head.register_forward_pre_hook(_before_the_head).remove)
+            stack.callback(head.register_forward_pre_hook(_slice_before_head).remove)
         token = _window.set(window)
         try:
             yield

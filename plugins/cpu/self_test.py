@@ -148,8 +148,8 @@ def _check_op(onnxruntime: Any, options: Any, op: OpSpec, case: CpuCase) -> None
     model = one_node_model(op.name, given | {name: x.dtype.name for name, x in fed.items()}, outputs, case.attributes)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     ours = session.run(None, fed)
-    theirs = op.reference(*case.inputs, **op.check_attributes(case.attributes))
-    for name, one, other in zip(outputs, ours, theirs, strict=True):
+    expected = op.reference(*case.inputs, **op.check_attributes(case.attributes))
+    for name, one, other in zip(outputs, ours, expected, strict=True):
         is_near = np.allclose(one, other, case.tolerance, case.tolerance, equal_nan=True)
         if one.shape != other.shape or not (is_near if case.tolerance else np.array_equal(one, other)):
             raise ValueError(f"{op.name}: {name} differs from the reference, with {dict(case.attributes)}")

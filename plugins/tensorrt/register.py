@@ -32,10 +32,10 @@ def register(trt: ModuleType, ops: Iterable[OpSpec] | None = None, packs: Sequen
             if key in _creators:
                 continue
             if find_creator(trt, spec.name) is not None:
-                raise _taken(spec)
+                raise _name_in_use(spec)
             plugin_creator = creator(trt, spec, _packs)
             if not registry.register_creator(plugin_creator, DOMAIN):
-                raise _taken(spec)
+                raise _name_in_use(spec)
             _creators[key] = plugin_creator
 
 
@@ -46,7 +46,7 @@ def find_creator(trt: ModuleType, name: str) -> Any:
     return next((c for c in creators if (c.name, c.plugin_namespace, c.plugin_version) == key), None)
 
 
-def _taken(spec: OpSpec) -> EnvironmentProblem:
+def _name_in_use(spec: OpSpec) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"another library has registered the TensorRT plugin {DOMAIN}::{spec.name} version {VERSION}",
         why="plugin names are unique in a process, and libpeagle_plugins.so has plugins of the same names",

@@ -1,4 +1,4 @@
-"""FP8 checkpoints that ``nvidia-modelopt`` itself wrote are read as they are, and their graphs compute what they say.
+"""FP8 checkpoints written by ``nvidia-modelopt`` are read as they are, and their graphs compute the same.
 
 The folders were written by ``tools/modelopt_checkpoint.py`` (nvidia-modelopt 0.47.0) from tiny random targets.
 """
@@ -17,7 +17,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.drafters import torch_reference

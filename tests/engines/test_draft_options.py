@@ -1,4 +1,4 @@
-"""Which drafter and which draft method a call gets: the one that it names, else the engine's, or one that fits."""
+"""The drafter and draft method of a call: the named one, else the engine's, or one that fits."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(draf
             assert (output.drafter, output.token_ids) == ("twin", plain.token_ids)
             assert output.acceptance.accepted
         del each, first, second
-        used(engine)  # the loop has let go of its last request by then
+        used(engine)  # by then, the loop has released its last request
         gc.collect()
         assert held() is None
 
@@ -205,8 +205,8 @@ def test_drafter_without_accepted_drafts_is_left_for_another_or_none(
     drafters_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where the call names none, and only of an engine that may choose."""
-    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever is accepted is too little
-    monkeypatch.setattr(misfit, "LEAST_DRAFTS", 4)
+    monkeypatch.setattr(misfit, "MIN_RATE", 2.0)  # any acceptance is too low
+    monkeypatch.setattr(misfit, "MIN_DRAFTS", 4)
     options: dict[str, Any] = {"num_speculative_tokens": 2}
     for chooses in (True, False):
         with Engine.load(drafters_folder, threads=1, drafters=["twin"], auto_draft=chooses) as engine:

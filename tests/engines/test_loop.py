@@ -1,4 +1,4 @@
-"""Requests that come at any time, from any thread or task: each ends once, with the text that it has alone."""
+"""Requests from any thread or task at any time: each ends once, with the text that it has alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHORT = SamplingParams(max_tokens=9, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def row_by_row(tiny_folder: Path) -> Engine:
-    """The tiny engine, whose rows run one after the other as without kernels of ours."""
+    """The tiny engine without CPU kernels, so its rows run one after the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
         engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check="sizes")
@@ -92,7 +92,7 @@ POLICIES = st.builds(
 DRAFTS = st.sampled_from([{}, {"num_speculative_tokens": 1}, {"num_speculative_tokens": 6}]) | st.sampled_from(
     [{"draft": "none"}, {"draft": "ngram"}, {"draft": "ngram", "num_speculative_tokens": 2}]
 )
-# What a request reads of those before it when it comes, and after how many pieces of its own it is cancelled.
+# What a request reads of earlier ones when it arrives, and the number of pieces after which it is cancelled.
 TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.integers(0, 4))
 
 
@@ -105,7 +105,7 @@ TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.intege
 def test_request_gets_its_own_text(
     request: pytest.FixtureRequest, tiny_engine: Engine, lanes: str, asked: list[Any], max_prefill_tokens: int | None
 ) -> None:
-    """Whoever runs beside it, whenever it comes, however its prompt is cut, whatever drafts, whoever is cancelled."""
+    """With any concurrent requests, arrivals, pieces, drafts and cancellations."""
     alone = [tiny_engine.generate([prompt], params, draft="none")[0] for prompt, params, *_ in asked]
     with _like(request.getfixturevalue(lanes), max_prefill_tokens=max_prefill_tokens) as engine:
         _run_beside_each_other(engine, asked, alone)
@@ -214,7 +214,7 @@ def test_invalid_priority_is_rejected_by_name(tiny_engine: Engine, priority: Any
 
 
 def _panic(said: str) -> BaseException:
-    """What pyo3 raises when a library in Rust panics: its class is no ``Exception``."""
+    """pyo3's exception for a panic in a Rust library; its class is not an ``Exception``."""
     return type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})(said)
 
 
@@ -312,7 +312,7 @@ def test_no_request_hangs_on_any_failure(tiny_engine: Engine, error: BaseExcepti
 def test_dead_thread_leaves_no_waiter(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the failure of a pass cannot be handled."""
     engine = _like(tiny_engine, _Failing(tiny_engine._backend, usable=True))
-    monkeypatch.setattr(engine._loop, "_begin_anew", lambda error: exec("raise MemoryError") or error)
+    monkeypatch.setattr(engine._loop, "_restart", lambda error: exec("raise MemoryError") or error)
     with _held(engine):
         submissions = [engine.submit([5, number], LONG) for number in range(5)]
     for submission in submissions:
@@ -405,7 +405,7 @@ def test_tasks_wait_without_holding_their_event_loop(tiny_engine: Engine) -> Non
         return [piece async for piece in engine.submit_async(prompt, SHORT)]
 
     async def main() -> tuple[list[RequestOutput], list[list[Any]]]:
-        with _held(engine):  # so that tasks could only wait in vain, if one of them held the others up
+        with _held(engine):  # so that tasks would wait forever if one of them blocked the others
             whole = [asyncio.ensure_future(_awaited(engine, prompt)) for prompt in prompts]
             parts = [asyncio.ensure_future(pieces(prompt)) for prompt in prompts]
             while engine._loop._count < 8:

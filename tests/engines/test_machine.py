@@ -1,4 +1,4 @@
-"""Memory is the machine's, or that of a container."""
+"""Memory of the machine, or of its container."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engines.machine import memory_bytes, most_threads
+from peagle.engines.machine import max_threads, memory_bytes
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
@@ -20,4 +20,4 @@ def test_container_limit_applies(tmp_path: Path, name: str) -> None:
 
 
 def test_large_thread_counts_are_accepted() -> None:
-    assert most_threads() >= 64
+    assert max_threads() >= 64

@@ -1,4 +1,4 @@
-"""The runtime of plans on a GPU, with the project's CUDA device and kernels; PyTorch runs the graphs of the plans.
+"""The plan runtime on a GPU, with the project's CUDA device and kernels; PyTorch runs the graphs.
 
 The text is that of ONNX Runtime on the host, token by token: PyTorch sums in float64 here, so that near ties are those
 of exact numbers. In float16 the two round differently, so that only plain decoding on the same device has to be equal.
@@ -64,7 +64,7 @@ def tiny_engine(engines: Callable[[str], PlanEngines]) -> Engine:
 
 
 def test_drafters_come_and_go_while_requests_run(engines: Callable[[str], PlanEngines]) -> None:
-    """The engine's drafter once more, beside itself in rounds of both, which are captured pass by pass."""
+    """The engine's drafter loaded a second time, in rounds of both, which are captured pass by pass."""
     engine, _ = engines("tiny").another_on_the_gpu()
     write_twin(engine.folder, engine.manifest)
     params, names = replace(SAMPLED, max_tokens=24, ignore_eos=True), ("built-in", "twin", "none")
@@ -113,7 +113,7 @@ test_any_batch_at_any_k_gives_onnx_runtime_s_text = _few(
     backends.test_any_batch_at_any_k_gives_onnx_runtime_s_text, data=st.data()
 )
 test_any_options_give_onnx_runtime_s_result = _few(
-    host_choices.test_any_options_beside_any_others_give_onnx_runtime_s_result,
+    host_choices.test_any_mix_of_options_gives_onnx_runtime_s_result,
     prompts=st.lists(PROMPT, min_size=1, max_size=5),
     k=st.sampled_from([0, 3]),
     data=st.data(),
@@ -182,7 +182,7 @@ def test_text_of_other_graphs_is_onnx_runtime_s(engines: Callable[[str], PlanEng
 
 @pytest.mark.slow
 def test_a_trained_pair_answers_as_without_drafts_and_has_them_accepted(engines: Callable[[str], PlanEngines]) -> None:
-    """The demo pair in float16: of what ONNX Runtime says in the same type, most until the first near tie."""
+    """The demo pair in float16: most of ONNX Runtime's tokens in the same type, up to the first near tie."""
     from peagle.engines import SamplingParams
 
     engine, host = engines("demo").on_the_gpu[0], engines("demo").on_the_host

@@ -1,4 +1,4 @@
-"""A graph from the trace of a few layers is that of a trace of all of them, node for node."""
+"""A graph from the trace of a few layers equals a trace of all layers, node for node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.graphs import graph_files
 from peagle.graphs.node_tape import Nodes
-from peagle.graphs.repeated_layers import hollow, layers_to_trace, repeat_layers
+from peagle.graphs.repeated_layers import layers_to_trace, placeholder_weight, repeat_layers
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_all_layers, trace_target
 from peagle.plugins.graph_contract import cache_names, written
@@ -45,7 +45,7 @@ def test_all_layers_are_traced_where_kinds_follow_from_positions(monkeypatch: py
 
 def _weight(name: str, size: int) -> ir.Value:
     shape = ir.Shape([size])
-    tensor = hollow(name, ir.DataType.FLOAT, shape)
+    tensor = placeholder_weight(name, ir.DataType.FLOAT, shape)
     return ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.FLOAT), const_value=tensor)
 
 

@@ -13,8 +13,8 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.packages import export_versions
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import drafter_component, target_component
 from peagle.compiler.pipeline.graph_stages import SEMANTIC
-from peagle.compiler.pipeline.model_half import drafter_component, target_component
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec

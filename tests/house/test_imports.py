@@ -1,4 +1,4 @@
-"""Imports point one way: between the four folders, wings of the compiler, rooms of a folder; never in a circle."""
+"""Imports point in one direction: between the four folders, packages and modules, without cycles."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ def test_right_imports_are_accepted() -> None:
 
 
 def imports_within(root: Path) -> dict[str, frozenset[str]]:
-    """The modules of ours that each module imports; imports inside functions and for type checkers count."""
+    """The project's modules that each module imports, including imports inside functions and for type checkers."""
     package = Package("peagle", root)
     return {module_of(path): imported(package, module_of(path), typing=True) for path in package_files(root)}
 
 
 def wing_of(module: str, folder: str = "compiler") -> str | None:
-    """The wing or room of a folder that a module lies in; None outside of it and for its `__init__.py`."""
+    """The package of a folder that a module belongs to; None outside of it and for its `__init__.py`."""
     _, its_folder, wing, *_ = [*module.split("."), "", ""]
     return wing if its_folder == folder and wing else None
 
@@ -157,7 +157,7 @@ def circles(imports: Mapping[str, frozenset[str]]) -> list[str]:
 
 
 def rooms_in_circles(imports: Mapping[str, frozenset[str]]) -> list[str]:
-    """Circles among what lies side by side in a folder, where each room (a folder in it) counts as one.
+    """Cycles among siblings in a folder, where each package in it counts as one.
 
     Without circles there is an order in which no room imports upward.
     """
@@ -227,8 +227,8 @@ def test_an_api_that_imports_another_is_found(tmp_path: Path) -> None:
 
 def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
     files = {
-        "compiler/store/stages.py": "def f():\n    from ..pipeline import model_half",
-        "compiler/pipeline/model_half.py": "from ..store import stages",
+        "compiler/store/stages.py": "def f():\n    from ..pipeline import component",
+        "compiler/pipeline/component.py": "from ..store import stages",
         "compiler/chat/turn.py": "if TYPE_CHECKING:\n    from ..deploy.archive import Archive",
         "compiler/deploy/archive.py": "",
         "compiler/attic/old.py": "",
@@ -245,7 +245,7 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
     assert upward_imports(bad_example(tmp_path)) == [
         "attic has no place among the wings of compiler",
         "peagle.compiler.chat.turn imports peagle.compiler.deploy.archive",
-        "peagle.compiler.store.stages imports peagle.compiler.pipeline.model_half",
+        "peagle.compiler.store.stages imports peagle.compiler.pipeline.component",
         "cellar has no place among the wings of engines",
         "peagle.engines.requests.params imports peagle.engines.text.c",
     ]
@@ -253,7 +253,7 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
     assert sorted(circles(bad_example(tmp_path))) == [
-        "peagle.compiler.pipeline.model_half -> peagle.compiler.store.stages -> peagle.compiler.pipeline.model_half",
+        "peagle.compiler.pipeline.component -> peagle.compiler.store.stages -> peagle.compiler.pipeline.component",
         "peagle.engines.text.a -> peagle.engines.text.b -> peagle.engines.text.c -> peagle.engines.text.a",
     ]
 

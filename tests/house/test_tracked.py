@@ -1,4 +1,4 @@
-"""What is tracked: small files that belong to no machine."""
+"""Tracked files are small and independent of any machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MACHINE = re.compile(r"(?<![\w.-])/(?:work|root)/|\.\./shared\b")
 
 
 def tracked_files(root: Path) -> list[Path]:
-    """What git tracks or would track; in an unpacked archive, everything outside hidden and cache folders."""
+    """The files that git tracks or would track; in an unpacked archive, all outside hidden and cache folders."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if (root / ".git").exists():
         done = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True)
@@ -26,7 +26,7 @@ def tracked_files(root: Path) -> list[Path]:
     return [path for path in files if not any(skip.fullmatch(part) for part in path.relative_to(root).parts)]
 
 
-def most_bytes(path: Path) -> int:
+def limit_of(path: Path) -> int:
     """Of a file; a head may be larger."""
     return MAX_HEAD_BYTES if HEADS in path.parents else MAX_BYTES
 
@@ -34,7 +34,7 @@ def most_bytes(path: Path) -> int:
 def tracking_complaints(path: Path, max_bytes: int | None = None) -> list[str]:
     """Too large, or a text that names a machine's folders."""
     content = path.read_bytes()
-    max_bytes = most_bytes(path) if max_bytes is None else max_bytes
+    max_bytes = limit_of(path) if max_bytes is None else max_bytes
     complaints = [f"{path}: {len(content)} bytes"] if len(content) > max_bytes else []
     if b"\0" not in content[:8192]:
         text = content.decode("utf-8", errors="replace")
@@ -42,7 +42,7 @@ def tracking_complaints(path: Path, max_bytes: int | None = None) -> list[str]:
     return complaints
 
 
-def test_tracked_files_are_small_and_belong_to_no_machine() -> None:
+def test_tracked_files_are_small_and_independent_of_any_machine() -> None:
     files = tracked_files(ROOT)
     assert Path(__file__).resolve() in files
     assert [complaint for path in files for complaint in tracking_complaints(path)] == []

@@ -1,11 +1,11 @@
-"""Problems: everything that is wrong with one thing in one error, and lists that say how much they leave out."""
+"""Problems: one error lists everything that is wrong, and says how much it omits."""
 
 from __future__ import annotations
 
 import pytest
 
 from peagle.plugins.errors import BuildError
-from peagle.plugins.problems import MOST, Problems, counted, listed, shown
+from peagle.plugins.problems import MAX, Problems, counted, listed, shown
 
 
 def raised(problems: Problems) -> BuildError:
@@ -55,10 +55,10 @@ def test_with_one_cure_for_all_even_a_single_problem_is_a_line_of_the_list() -> 
 
 def test_many_problems_of_one_kind_are_cut_short_and_counted() -> None:
     problems = Problems("folder", "cannot be used")
-    for number in range(MOST + 3):
+    for number in range(MAX + 3):
         problems.add(f"{number} is missing", fix="download it")
     lines = raised(problems).what.splitlines()
-    assert (len(lines), lines[-1]) == (MOST + 2, "    - and 3 more of this kind")
+    assert (len(lines), lines[-1]) == (MAX + 2, "    - and 3 more of this kind")
 
 
 def test_long_list_states_the_number_of_omitted_items() -> None:

@@ -1,4 +1,4 @@
-"""Plans of TensorRT-RTX read a cache once in each layer, no more of it than they are told, for all heads of a query.
+"""Plans of TensorRT-RTX read a cache once per layer, only the requested part, for all query heads.
 
 A layer with a sliding window reads no more than its window.
 """
@@ -14,8 +14,8 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan

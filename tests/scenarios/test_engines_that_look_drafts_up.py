@@ -1,4 +1,4 @@
-"""``--draft ngram``: an engine of the target alone that drafts, and what every reader of engines says of it."""
+"""``--draft ngram``: an engine with only a target that drafts, and what every command reports of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import UsageError

@@ -1,4 +1,4 @@
-"""Engines of the lowering `cpu`: the same text with any drafts, with our kernels; and without them, if it must be."""
+"""Engines of the lowering `cpu`: the same text with any drafts, with the CPU kernels and without them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_token_has_the_same_logits_in_every_window(
     ids = np.random.default_rng(7).integers(0, backend.manifest.shapes.vocab_size, 32).tolist()
     expected = backend.target_logits(ids)
     for windows in WINDOWS:
-        if min(windows) >= backend.least_columns:
+        if min(windows) >= backend.min_columns:
             found = backend.target_logits(ids, (24, *windows))
             np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), err_msg=str(windows))
 
@@ -130,7 +130,7 @@ def test_single_column_runs_alone_with_the_same_bits(
     def least(folder: Path) -> int:
         backend = Engine.load(folder)._backend
         assert isinstance(backend, OnnxRuntimeBackend)
-        return backend.least_columns
+        return backend.min_columns
 
     assert least(wide) == 1
     logits = OnnxRuntimeBackend.target_logits
@@ -157,7 +157,7 @@ def test_threads_and_instructions_change_no_bit(built: BuildResult, monkeypatch:
 
 OBSTACLES = {
     "another machine": (compiling, "machine_name", lambda: "linux-riscv64", "this machine is linux-riscv64"),
-    "another ONNX Runtime": (kernels, "_was_tried", lambda _: False, "the test process ended"),
+    "another ONNX Runtime": (kernels, "_was_tested", lambda _: False, "the test process ended"),
 }
 
 
@@ -193,7 +193,7 @@ def test_a_library_that_cannot_be_loaded_here_is_done_without(folder: Path, capl
 def test_kernels_work_with_another_onnxruntime(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kernels, "_was_tried", lambda _: False)
+    monkeypatch.setattr(kernels, "_was_tested", lambda _: False)
     assert kernels.library_of(folder, Engine.load(folder).manifest) == folder / PLACE
     assert not caplog.messages
 

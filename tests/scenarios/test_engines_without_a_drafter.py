@@ -1,4 +1,4 @@
-"""``--draft none``: an engine of the target alone, and what every reader of engines says of it."""
+"""``--draft none``: an engine with only a target, and what every command reports of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from peagle.compiler.checkpoints import hub
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import UsageError
@@ -94,7 +94,7 @@ def test_drafts_are_refused(cli: Run, plain: Path) -> None:
     assert (done.code, "no drafter" in done.err) == (2, True)
 
 
-def test_running_and_inspecting_say_that_there_is_none(cli: Run, plain: Path) -> None:
+def test_run_and_inspect_report_the_missing_drafter(cli: Run, plain: Path) -> None:
     done = cli("run", plain, "--prompt", "def f(", "--max-tokens", 5, "--stats")
     assert (done.code, "acceptance" in done.err) == (0, False)
     done = cli("inspect", plain)

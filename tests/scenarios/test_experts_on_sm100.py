@@ -1,4 +1,4 @@
-"""A Qwen3-Coder for SM 100: TensorRT's own layer multiplies its experts in FP8, and what it does not is found out."""
+"""A Qwen3-Coder for SM 100: TensorRT's expert layer computes in FP8, and other computation is detected."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_a_build_on_a_b200_is_refused_too(
     coder: Path, cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine((LocalGpu("NVIDIA B200", 100),), {"tensorrt": "11.4.0"})
-    monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: machine)
+    monkeypatch.setattr("peagle.compiler.request.build_platform.inspect_machine", lambda: machine)
     check_refused(cli("build", *pair(coder, tmp_path / "out", "int8")), tmp_path / "out")
 
 

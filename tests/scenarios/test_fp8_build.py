@@ -1,4 +1,4 @@
-"""`--precision fp8` from a checkpoint to plans and exports: FP8 is stored, said, and proved, or nothing is built."""
+"""`--precision fp8` from a checkpoint to plans and exports: FP8 is stored, reported and proved, or the build fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.hardware.machine import look
+from peagle.compiler.hardware.machine import inspect_machine
 from peagle.compiler.pipeline.export import export
 from peagle.compiler.request.verb_options import EXPORT
 from peagle.compiler.verbs.export import _summary
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.begins_first
 
 E4M3 = "float8e4m3fn"
 
-needs_rtx = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+needs_rtx = pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A target with caches of codes becomes a plan, ahead of time, that takes and gives them in FP8, in place."""
+"""A target with FP8 caches becomes a plan, ahead of time, that updates them in place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan

@@ -1,4 +1,4 @@
-"""The kernels that an estimate of speed counts in a graph are about the steps of its plan."""
+"""The number of kernels that a speed estimate counts is close to the steps of the plan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import Component, drafter_component, target_component
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import Component, drafter_component, target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.resources.speed.count_kernels import count_kernels

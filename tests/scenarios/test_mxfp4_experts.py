@@ -1,4 +1,4 @@
-"""GPT-OSS on TensorRT: routed experts stay in their MXFP4 blocks, and only those that some token has are multiplied."""
+"""GPT-OSS on TensorRT: routed experts keep their MXFP4 blocks, and only experts with tokens are computed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from safetensors.numpy import load_file, save_file
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.pipeline.graph_stages import Compiled
-from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.precision.decide_recipe import stored_experts
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore

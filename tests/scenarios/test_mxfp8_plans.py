@@ -1,4 +1,4 @@
-"""MXFP8 in TensorRT-RTX: its nodes are parsed one for one, and a plan keeps a byte for each weight."""
+"""MXFP8 in TensorRT-RTX: its nodes are parsed one for one, and a plan stores one byte per weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding.numbers_to_codes import rounded
 from peagle.compiler.store.stages import StageStore

@@ -1,4 +1,4 @@
-"""Drafts change no token: every strategy, every kind of policy, alone and among others, to the end of the caches.
+"""Drafts change no token: every strategy and kind of policy, alone and in batches, to the end of the caches.
 
 And what is drawn is the target's own distribution, over many seeds, for the token of a prompt's pass and for the next
 one, which a round with drafts decides.
@@ -60,7 +60,7 @@ def engine(request: pytest.FixtureRequest, head: Path, tmp_path_factory: pytest.
         folder = tmp_path_factory.mktemp("plans")
         return plan_engine(folder, plan_manifest(loaded.manifest, graphs, folder), head, slots=4)[0]
     if request.param == "row by row":
-        loaded._backend._takes_rows = False  # type: ignore[attr-defined]
+        loaded._backend._supports_rows = False  # type: ignore[attr-defined]
         loaded._backend._lanes = loaded._backend._idle_lanes()  # type: ignore[attr-defined]
     return loaded
 

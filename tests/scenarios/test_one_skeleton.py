@@ -1,4 +1,4 @@
-"""A build makes the modules of its target once, whatever it calibrates, rounds, traces and proves.
+"""A build instantiates its target once, for calibration, quantization, tracing and proofs.
 
 The trace makes modules of its own, with the few layers that it needs.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from peagle.compiler.hardware.machine import look
+from peagle.compiler.hardware.machine import inspect_machine
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
@@ -42,7 +42,7 @@ def constructed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return devices
 
 
-@pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+@pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
 def test_an_int8_plan_is_built_with_one_skeleton(
     texts: Path, tmp_path: Path, constructed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""INT4 and INT8 targets of every family on ONNX Runtime, held against the same codes dequantized."""
+"""INT4 and INT8 targets of every family on ONNX Runtime, compared with the dequantized codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.hardware.machine import look
+from peagle.compiler.hardware.machine import inspect_machine
 from peagle.compiler.pipeline.export import export
 from peagle.compiler.request.verb_options import EXPORT
 from tests.fixtures.exports import Export
@@ -18,7 +18,7 @@ from tests.models import CONFIGS, make_pair
 
 pytest.importorskip("polygraphy")
 pytest.importorskip("onnx_graphsurgeon")
-pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+pytestmark = pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
 PAGE = Path(__file__).parents[2] / "docs" / "tensorrt.md"
 COMMANDS = re.findall(r"^(POLYGRAPHY\S+ )?\.venv/bin/polygraphy (.*)$", PAGE.read_text(), re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Experts in narrow types: rounded here from what a checkpoint stacks, turns or packs, and multiplied in FP8."""
+"""Quantized experts: from checkpoints that stack, transpose or pack them, computed in FP8."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import Component, target_component
+from peagle.compiler.pipeline.component import Component, target_component
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from peagle.compiler.hardware.machine import look
+from peagle.compiler.hardware.machine import inspect_machine
 from peagle.compiler.pipeline.assemble_engine import BuildResult
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
@@ -62,7 +62,7 @@ EXPORTED = {
     ("tensorrt-sm100", "mxfp8"): (E4M3, FP16),
 }  # fmt: skip
 
-needs_rtx = pytest.mark.skipif(not look().has(RTX), reason="TensorRT-RTX is not installed")
+needs_rtx = pytest.mark.skipif(not inspect_machine().has(RTX), reason="TensorRT-RTX is not installed")
 Models = Callable[[str], tuple[str, str | None]]
 
 

@@ -1,4 +1,4 @@
-"""A round at any K, changing from one to the next, and a strategy of one's own: the text is that of plain decoding."""
+"""Rounds with a changing K, and a custom strategy: the text is that of plain decoding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manife
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED, Dice
 from tests.models import VOCAB, Pair
 
-MOST = 6
+MAX = 6
 
 
 class Cycle:
     """Says these K in turn, for ever."""
 
     def __init__(self, ks: Sequence[int]) -> None:
-        self.ks, self.max_drafts, self.counts, self.asked = ks, MOST, sorted({*ks}), 0
+        self.ks, self.max_drafts, self.counts, self.asked = ks, MAX, sorted({*ks}), 0
         self.seen: list[ObservedRound] = []
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
@@ -90,7 +90,7 @@ def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str
     plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
     draft = data.draw(st.sampled_from(["peagle", "peagle-chain", "ngram"]))
     for engine in both.values():
-        outputs = _with(engine, draft=draft, policy=Dice(seed, MOST)).generate(prompts, params)
+        outputs = _with(engine, draft=draft, policy=Dice(seed, MAX)).generate(prompts, params)
         assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
 
 
@@ -170,7 +170,7 @@ def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name
     """With K of the same requests beside it, and of others; whatever the clock makes the policy say."""
     params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.7, seed=3)
     plain = both["onnxruntime"].generate(PROMPTS, params, num_speculative_tokens=0)
-    engine = _with(both[name], draft=draft, policy=Adaptive(2, MOST))
+    engine = _with(both[name], draft=draft, policy=Adaptive(2, MAX))
     for _ in range(3):
         ks = [None, 5, "auto", 0]
         asked = [engine.submit(p, params, num_speculative_tokens=ks[i % 4]) for i, p in enumerate(PROMPTS)]
@@ -192,11 +192,11 @@ def test_policy_observes_exactly_its_own_rounds(both: dict[str, Engine]) -> None
 
 def test_every_k_is_captured_once_and_replayed(plans: tuple[Engine, HostDevice]) -> None:
     engine, device = plans
-    changing = _with(engine, policy=Cycle(range(MOST + 1)))
+    changing = _with(engine, policy=Cycle(range(MAX + 1)))
     for _ in range(2):  # the first time a K runs it is not replayed yet
         changing.generate(PROMPTS, GREEDY)
     captures, replays = device.captures, device.replays
-    policy = Cycle(range(MOST + 1))
+    policy = Cycle(range(MAX + 1))
     _with(engine, policy=policy).generate(PROMPTS, GREEDY)
     assert device.captures == captures
     assert device.replays - replays == policy.asked - len(PROMPTS)

@@ -1,4 +1,4 @@
-"""A row of a quantized product does not depend on how many rows there are: what lossless speculation rests on."""
+"""A row of a quantized product does not depend on the number of rows, which lossless speculation relies on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from peagle.compiler.precision.quantization_schemes import scheme
 from peagle.graphs.lowering import LOWERINGS
 
-WIDTH, ROWS_OUT, MOST = 512, 96, 9
+WIDTH, ROWS_OUT, MAX = 512, 96, 9
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -38,8 +38,8 @@ def test_row_is_independent_of_other_rows(precision: str, threads: int) -> None:
     options.intra_op_num_threads = threads
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     session = onnxruntime.InferenceSession(model, options)
-    rows = rng.standard_normal((MOST, WIDTH), np.float32)
-    pairs = np.concatenate([session.run(None, {"x": rows[at : at + 2]})[0] for at in range(0, MOST - 1, 2)])
-    for count in range(2, MOST):
+    rows = rng.standard_normal((MAX, WIDTH), np.float32)
+    pairs = np.concatenate([session.run(None, {"x": rows[at : at + 2]})[0] for at in range(0, MAX - 1, 2)])
+    for count in range(2, MAX):
         (some,) = session.run(None, {"x": rows[:count]})
         np.testing.assert_array_equal(some, pairs[:count])

@@ -1,4 +1,4 @@
-"""A layer takes few steps of a plan, however its weights are stored: matmuls of one input are one step.
+"""A layer takes few steps of a plan, for any storage of weights: matmuls with one input are one step.
 
 One more step of a pass writes the caches of all layers.
 """
@@ -15,8 +15,8 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore

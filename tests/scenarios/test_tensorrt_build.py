@@ -19,7 +19,7 @@ import pytest
 from peagle.compiler import verify as verification
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.hardware.machine import LocalGpu, Machine, look
+from peagle.compiler.hardware.machine import LocalGpu, Machine, inspect_machine
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
 from peagle.compiler.pipeline.plan_stages import profiles
@@ -45,7 +45,7 @@ RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
 FAST = "gpt-oss"  # experts, windows and sinks in one
 
 pytestmark = [
-    pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
+    pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
     pytest.mark.begins_first,
 ]
 
@@ -362,7 +362,7 @@ def test_a_data_centre_gpu_with_tensorrt_is_built_for_by_itself(
     name: str, sm: int, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine((LocalGpu(name, sm),), {"tensorrt": "11.4.0"})
-    monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: machine)
+    monkeypatch.setattr("peagle.compiler.request.build_platform.inspect_machine", lambda: machine)
     platform = platform_of(BUILD.request(model="demo", out=tmp_path / "out"))
     assert (platform.backend, platform.gpus, platform.lowering.name) == ("tensorrt", (f"sm_{sm}",), lowering)
     assert platform.runs_here

@@ -1,4 +1,4 @@
-"""Engines of tiny pairs: what their precision costs is measured, a bad one fails, and the layer to blame is named."""
+"""Engines of tiny pairs: the cost of their precision is measured, a bad one fails, and its worst layer is named."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_limit_of_the_users_decides(int8: Path, data: Path) -> None:
     assert measured(int8, MeasureRequest(data, limits=FREE)).status == "passed"
 
 
-def gone(tiny: Pair) -> str:
+def checkpoint_problem(tiny: Pair) -> str:
     shutil.rmtree(tiny.target)
     return "the checkpoint cannot be opened"
 
@@ -167,7 +167,7 @@ def changed(tiny: Pair) -> str:
     return "was changed after the build"
 
 
-@pytest.mark.parametrize("harm", [gone, changed])
+@pytest.mark.parametrize("harm", [checkpoint_problem, changed])
 def test_missing_checkpoint_is_reported_as_unchecked(
     pair: Pair, tmp_path: Path, data: Path, harm: Callable[[Pair], str]
 ) -> None:

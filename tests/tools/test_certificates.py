@@ -1,4 +1,4 @@
-"""The committed certificates: sealed, whole, and what the documents say of them."""
+"""The committed certificates are sealed and complete, and agree with the documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.certificates import ENGINES, PAGE, page
 
 FOLDER = ROOT / "docs" / "certificates"
 RECORDS = sorted(FOLDER.glob("*.json"))
-MOST_BYTES = 100_000  # of all records
+MAX_BYTES = 100_000  # of all records
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -27,7 +27,7 @@ def test_record_is_sealed_and_no_token_differs(path: Path) -> None:
 
 def test_every_family_and_format_has_a_record_and_no_other_engine_has_one() -> None:
     assert {path.stem for path in RECORDS} == {*ENGINES}
-    assert sum(path.stat().st_size for path in RECORDS) < MOST_BYTES
+    assert sum(path.stat().st_size for path in RECORDS) < MAX_BYTES
 
 
 def test_the_page_is_that_of_the_records() -> None:

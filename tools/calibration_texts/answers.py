@@ -25,7 +25,7 @@ ATTEMPTS = 4
 ESSAY = 500  # index of the first essay, so that its seeds differ from those of dialogues
 SHORTEST = 25  # words of an answer
 _RUN, _REPEATED = 5, 0.12  # maximum share of an answer's word runs of this length that occur earlier in the answer
-_SAID = 0.5  # maximum share that occur in earlier answers
+_MAX_REPEATED_SHARE = 0.5  # maximum share that occur in earlier answers
 _WORD = re.compile(r"\w+")
 _PLAIN = re.compile(r"[\t\n\x20-\x7e\u2013-\u2026\u00a0-\u00ff]*")
 
@@ -41,7 +41,7 @@ def useless(answer: str, before: str = "") -> str:
     if sum(count - 1 for count in runs.values()) > _REPEATED * sum(runs.values()):
         return "repeats itself"
     words_before = set(_runs(_WORD.findall(before.lower())))
-    if sum(count for run, count in runs.items() if run in words_before) > _SAID * sum(runs.values()):
+    if sum(count for run, count in runs.items() if run in words_before) > _MAX_REPEATED_SHARE * sum(runs.values()):
         return "repeats what was said"
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     return "repeats lines" if len(lines) > 8 and len(set(lines)) < 0.7 * len(lines) else ""

@@ -16,7 +16,7 @@ Stored = Mapping[str, TensorEntry]
 Settings = Mapping[str, Any]  # the quantization_config of the checkpoint
 
 _KEYS = ("quantization_config", "compression_config")  # early versions of compressed-tensors use the latter
-_TELLING = ("quant_method", "quant_algo", "format", "weight_block_size", "transform_config", "sparsity_config")
+_DESCRIPTIVE_KEYS = ("quant_method", "quant_algo", "format", "weight_block_size", "transform_config", "sparsity_config")
 
 
 class StoredTensor(Protocol):
@@ -84,5 +84,5 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
 
 def describe(settings: Settings) -> str:
     """Return the entries that identify a format."""
-    entries = [f"{key} {settings[key]!r}" for key in _TELLING if settings.get(key)]
+    entries = [f"{key} {settings[key]!r}" for key in _DESCRIPTIVE_KEYS if settings.get(key)]
     return ", ".join(entries)[:200] or "no quant_method"

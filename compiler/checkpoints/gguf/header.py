@@ -23,12 +23,12 @@ from ..safetensors import TensorEntry
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
-_MOST_KEYS = 1 << 16
-_MOST_TENSORS = 1 << 18
-_MOST_ITEMS = 1 << 21  # of an array: a vocabulary has about 300 000
-_MOST_BYTES = 1 << 28  # of the whole header
-_MOST_NAME = 1024
-_MOST_AXES = 4
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 18
+_MAX_ITEMS = 1 << 21  # of an array: a vocabulary has about 300 000
+_MAX_BYTES = 1 << 28  # of the whole header
+_MAX_NAME = 1024
+_MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _AGAIN = "download or copy the file again"
@@ -86,7 +86,7 @@ class _Header:
 
     def read(self) -> GgufHeader:
         self._check_version()
-        tensors, keys = self._count("tensors", _MOST_TENSORS), self._count("keys", _MOST_KEYS)
+        tensors, keys = self._count("tensors", _MAX_TENSORS), self._count("keys", _MAX_KEYS)
         metadata: dict[str, Any] = {}
         for _ in range(keys):
             key = self._name("a key")
@@ -127,8 +127,8 @@ class _Header:
             if name in described:
                 raise damaged(self._path, f"the tensor {shown(name)} appears twice")
             axes = self._number("<I")
-            if not 1 <= axes <= _MOST_AXES:
-                raise damaged(self._path, f"{shown(name)} has {axes} axes; 1 to {_MOST_AXES} are allowed")
+            if not 1 <= axes <= _MAX_DIMS:
+                raise damaged(self._path, f"{shown(name)} has {axes} axes; 1 to {_MAX_DIMS} are allowed")
             sizes = tuple(self._number("<Q") for _ in range(axes))
             if not all(0 < size < 2**40 for size in sizes) or math.prod(sizes) >= 2**50:
                 raise damaged(self._path, f"{shown(name)} has the impossible shape {list(sizes)}")
@@ -186,8 +186,8 @@ class _Header:
         if kind != _ARRAY:
             raise damaged(self._path, f"{shown(key)} has the type {kind}, which does not exist")
         of, count = self._number("<I"), self._number("<Q")
-        if count > _MOST_ITEMS:
-            raise damaged(self._path, f"{shown(key)} has {count} items; the limit is {_MOST_ITEMS}")
+        if count > _MAX_ITEMS:
+            raise damaged(self._path, f"{shown(key)} has {count} items; the limit is {_MAX_ITEMS}")
         if of == _STRING:
             return self._strings(key, count)
         if of not in _SCALARS:
@@ -207,8 +207,8 @@ class _Header:
 
     def _name(self, noun: str) -> str:
         length = self._number("<Q")
-        if not 0 < length <= _MOST_NAME:
-            raise damaged(self._path, f"{noun} has a name of {length} bytes; 1 to {_MOST_NAME} are allowed")
+        if not 0 < length <= _MAX_NAME:
+            raise damaged(self._path, f"{noun} has a name of {length} bytes; 1 to {_MAX_NAME} are allowed")
         name = self._take(length).decode(errors="backslashreplace")
         if not name.isprintable() or not name.isascii():
             raise damaged(self._path, f"{noun} has an invalid name: {shown(name)}")
@@ -228,8 +228,8 @@ class _Header:
             raise damaged(
                 self._path, f"the file ends inside its header, after {self._size} bytes: the file is truncated"
             )
-        if self._at + count > _MOST_BYTES:
-            raise damaged(self._path, f"the header is larger than {_MOST_BYTES} bytes")
+        if self._at + count > _MAX_BYTES:
+            raise damaged(self._path, f"the header is larger than {_MAX_BYTES} bytes")
         self._at += count
         raw = self._file.read(count)
         if len(raw) != count:

@@ -18,15 +18,15 @@ from .header import GgufHeader
 from .rope import FREQUENCIES, rope_entries
 from .weights import FLOATS, ROUNDED, GgufStack, GgufTensor
 
-_MOST_EXPERTS = 4_096
-_MOST_MATRICES = 1 << 19
+_MAX_EXPERTS = 4_096
+_MAX_MATRICES = 1 << 19
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _SPLIT = "split.count"
 _TOKENS = "tokenizer.ggml.tokens"
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
 
 
-def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
+def family_and_naming(header: GgufHeader) -> tuple[Family, GgufNaming]:
     """Return the family of a file and its GGUF tensor naming. Raises ``BuildError`` for an unsupported architecture."""
     parts = header.metadata.get(_SPLIT)
     if type(parts) is int and parts > 1:
@@ -48,7 +48,7 @@ def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
 
 def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
     """Build the decoder's part of the ``config.json`` that the model was published with."""
-    family, naming = naming_of(header)
+    family, naming = family_and_naming(header)
     _refuse(header, naming, problems)
     sizes = {entry: _plain(header.metadata.get(f"{naming.architecture}.{key}")) for entry, key in naming.sizes.items()}
     config: dict[str, Any] = {"architectures": [family.architectures[0]], "model_type": naming.model_type}
@@ -70,7 +70,7 @@ def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
 
 def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems) -> dict[str, StoredTensor]:
     """Map published names to tensors. Tensors that the model does not have are reported as problems."""
-    _, naming = naming_of(header)
+    _, naming = family_and_naming(header)
     queries = config.get("num_attention_heads")
     heads = {"attn_q": queries, "attn_k": config.get("num_key_value_heads", queries)}
     tensors: dict[str, StoredTensor] = {}
@@ -92,12 +92,12 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
             else:
                 stacks[stack[0]][stack[1]] = GgufTensor(name, entry)
         elif expert is not None:
-            if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS or len(tensors) > _MOST_MATRICES:
+            if len(entry.shape) != 3 or entry.shape[0] > _MAX_EXPERTS or len(tensors) > _MAX_MATRICES:
                 misfits["that are not stacked experts"].append(name)
             else:
                 tensors |= _experts(name, entry, expert)
         elif canonical is not None:
-            count = heads.get(name.split(".")[-2], 0) if naming.is_in_turn(name) else 0
+            count = heads.get(name.split(".")[-2], 0) if naming.is_interleaved(name) else 0
             if count and not _fits(entry.shape[0], count):
                 misfits[f"whose number of rows does not match {count} heads"].append(name)
             tensors[canonical] = GgufTensor(name, entry, count or 0)

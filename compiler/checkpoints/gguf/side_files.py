@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...store.made_for import MadeFor
+from ...store.stage_origin import StageOrigin
 from ...store.stages import Stage, StageStore
 from .header import GgufHeader
-from .model import naming_of
+from .model import family_and_naming
 from .tokenizer import end_ids, settings, tokenizer_json
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -19,7 +19,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 def side_files(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, str]:
     """Map file names to contents. Raises ``BuildError`` for a tokenizer that cannot be read."""
-    template, eos_ids = header.metadata.get(_TEMPLATE), end_ids(header, naming_of(header)[1].end_keys)
+    template, eos_ids = header.metadata.get(_TEMPLATE), end_ids(header, family_and_naming(header)[1].end_keys)
     files = {
         "config.json": _json(config),
         "tokenizer.json": tokenizer_json(header),
@@ -41,7 +41,9 @@ def keep_side_files(header: GgufHeader, config: Mapping[str, Any]) -> Stage:
     metadata = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
     store = StageStore.default()
-    return StageStore(store.root, made_for=MadeFor("build", header.file.name)).run("gguf", [digest, config], make)
+    return StageStore(store.root, stage_origin=StageOrigin("build", header.file.name)).run(
+        "gguf", [digest, config], make
+    )
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ INVENTORY = ".peagle-compile.json"  # in a model's folder: the list of files wri
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenModels:
     """The models of a repository, and those that had to be written."""
 
     repository: Path
@@ -40,7 +40,7 @@ class Written:
 
 def write_repository(
     engine: Path, repository: Path, options: RepositoryOptions, progress: Progress, *, force: bool
-) -> Written:
+) -> WrittenModels:
     """Check an engine folder and write the models that serve it into ``repository``, which may hold others.
 
     Models that are up to date are left unchanged, and the same engine and options give the same bytes. Raises
@@ -69,7 +69,9 @@ def write_repository(
         for plan in changed:
             plan.publish(progress)
     engine_path = options.path if options.placing == "path" else f"1/{ENGINE}"
-    return Written(repository, tuple(p.folder.name for p in plans), tuple(p.folder.name for p in changed), engine_path)
+    return WrittenModels(
+        repository, tuple(p.folder.name for p in plans), tuple(p.folder.name for p in changed), engine_path
+    )
 
 
 class _Engine:
@@ -103,7 +105,7 @@ class _Plan:
 
     def exists(self) -> bool:
         """Return True if the folder holds exactly this content."""
-        return _stored(self.folder) == self.inventory() and not _strange(self.folder)
+        return _stored(self.folder) == self.inventory() and not _foreign_paths(self.folder)
 
     def require_free(self, engine: Path, *, force: bool) -> None:
         """Raise ``UsageError`` for a folder that cannot be replaced or, without ``force``, should not be."""
@@ -113,7 +115,7 @@ class _Plan:
                 why="replacing the folder would delete the engine",
                 fix="use the original engine folder, or another --name",
             )
-        foreign = _strange(self.folder)
+        foreign = _foreign_paths(self.folder)
         if foreign and not force:
             raise UsageError(
                 f"{self.folder} contains files that this command did not write: {listed(foreign, 5)}",
@@ -163,7 +165,7 @@ def _stored(folder: Path) -> Any:
         return None
 
 
-def _strange(folder: Path) -> list[str]:
+def _foreign_paths(folder: Path) -> list[str]:
     """Return the paths in a folder that this command did not write, or that were changed since."""
     if not os.path.lexists(folder):
         return []

@@ -67,7 +67,7 @@ class ExportFolder:
 
     @property
     def weight_bytes(self) -> dict[str, int]:
-        """Return the bytes of graph and weights, by half."""
+        """Return the bytes of graph and weights, by component."""
         return {
             name: sum(entry.size for file, entry in self.files.items() if file.startswith(f"{name}/{MODEL}"))
             for name in self.record.manifest.parts
@@ -80,7 +80,7 @@ class ExportFolder:
 
 
 def place_record(assembly: Assembly, plan: BuildPlan, inputs: Inputs, graphs: Graphs, warnings: Sequence[str]) -> None:
-    """Write ``build.json`` and, for each half, ``graph.json`` and the files for Polygraphy."""
+    """Write ``build.json`` and, for each component, ``graph.json`` and the files for Polygraphy."""
     gpus = plan.platform.gpus
     anywhere = replace(plan, platform=replace(plan.platform, gpus=()))  # a build selects from the recorded GPUs
     manifest = engine_manifest(anywhere, inputs, graphs, None, {})

@@ -21,14 +21,14 @@ from ...precision.calibration.calibration_options import FOLDER
 from ...precision.calibration.obtain_ranges import describe, obtain
 from ...request.refusals import check_quantize
 from ...request.request import CompileRequest
-from ...resources.check import Need, calibration_needs, check_needs, disk_needs, tidy
+from ...resources.check import Need, calibration_needs, check_needs, disk_needs, remove_leftovers
 from ...resources.disk import disk_of
 from ...resources.work import CalibrationWork
 from ...resources.workload import calibration_of
 from ...store.destination import QUANTIZED
-from ...store.made_for import MadeFor
 from ...store.phase_clock import Phases, peak_rss
 from ...store.publish import Assembly, assembling
+from ...store.stage_origin import StageOrigin
 from ...store.stages import StageStore
 from ..shared_steps import PipelineRun
 from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
@@ -66,9 +66,9 @@ def quantize(
         checkpoint = target.checkpoint
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
-        tidy(request, store)
+        remove_leftovers(request, store)
         warnings = check_needs(_needs(request, target, store, size), ignored=request.ignore_limits)
-    store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision=FP8.name))
+    store = replace(store, stage_origin=StageOrigin("quantize", request.pair.model, precision=FP8.name))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)
     with phase("calibrate"):

@@ -74,7 +74,7 @@ def pass_bytes(folder: Path) -> list[int]:
 
 
 def _reported(folder: Path, key: str) -> dict[str, Any]:
-    """Return an object of the build report, such as the tables of matmuls by half; empty if it has none."""
+    """Return an object of the build report, such as the tables of matmuls by component; empty if it has none."""
     found = _report(folder).get(key)
     return found if isinstance(found, dict) else {}
 

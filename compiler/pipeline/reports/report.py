@@ -19,7 +19,7 @@ from .report_html import report_html
 
 @dataclass(frozen=True)
 class BuildReport:
-    """The facts of a build's report; ``sizes`` are bytes in the engine, by half.
+    """The facts of a build's report; ``sizes`` are bytes in the engine, by component.
 
     ``choice`` is None if K was given or assumed, ``speed`` if there is no device to estimate for. ``wide`` is the type
     of everything that is not quantized. ``pass_bytes`` are the bytes of weights that passes of the target over 1, 2,

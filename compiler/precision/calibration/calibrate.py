@@ -22,7 +22,7 @@ from ...store.stages import StageStore
 from .dataset import Samples
 from .range_methods import Max, Method
 from .rarely_used_experts import fill_unseen, warn_rarely_used
-from .resume import Array, Kept, States
+from .resume import Array, CalibrationFolder, States
 from .saturation import Saturation
 from .saved_ranges import Facts, Scales
 
@@ -84,7 +84,7 @@ def calibrate(
     versions = {library: version(library) for library in _LIBRARIES}
     key = [checkpoint.fingerprint, samples.digest, settings.describe(), settings.dtype, settings.kind, versions]
     needed = 2 * samples.tokens * spec.hidden_size * (4 if settings.dtype == "float32" else 2)
-    with Kept.open(store, _run, key, needed) as resumable:
+    with CalibrationFolder.open(store, _run, key, needed) as resumable:
         done, steps = resumable.finished(), spec.num_layers + 2
         if done < steps:
             require_space(store.root, needed)
@@ -126,7 +126,7 @@ class _Calibration:
     target: Target
     samples: Samples
     settings: Settings
-    resumable: Kept
+    resumable: CalibrationFolder
 
 
 def _run(work: _Calibration, done: int, progress: Progress) -> None:
@@ -190,7 +190,7 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
                 interrupts.check()
 
     states.write(work.resumable.scratch, streams())
-    return _seen(watch)
+    return _observations(watch)
 
 
 def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
@@ -205,13 +205,13 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
             with watch.sample(sample):
                 watch.enter(name, model.normed(norm, hidden))
             streams.append(hidden[:, ::every].clone())
-    observed = _seen(watch)
+    observed = _observations(watch)
     costs = lm_head_costs(model, streams, float(observed[f"{_RANGES}:{name}"]))
     states.write(work.resumable.scratch, [])
     return observed | {f"{_HEAD}:{kind}": cost for kind, cost in costs.items()}
 
 
-def _seen(watch: Watch) -> dict[str, Array]:
+def _observations(watch: Watch) -> dict[str, Array]:
     """Return all observations of one step, with names prefixed by their group."""
     ranges = watch.ranges()
     groups = {
@@ -222,7 +222,7 @@ def _seen(watch: Watch) -> dict[str, Array]:
 
 
 def _grouped(values: Mapping[str, Array]) -> Mapping[str, dict[str, Array]]:
-    """Split the result of ``_seen`` by group."""
+    """Split the result of ``_observations`` by group."""
     groups: dict[str, dict[str, Array]] = defaultdict(dict)
     for key, value in values.items():
         group, _, name = key.partition(":")

@@ -58,7 +58,7 @@ class Encoder:
         if self.template is None:
             return self.encode("\n\n".join(str(message["content"]) for message in messages))
         try:
-            text = self.template.render(messages, add_generation_prompt=False, arguments={"strftime_now": _on_one_day})
+            text = self.template.render(messages, add_generation_prompt=False, arguments={"strftime_now": _fixed_date})
         except PeagleError as error:
             raise ValueError(f"{error.what}: {error.why}") from None
         return self._ids(text, adds_special=False)
@@ -70,6 +70,6 @@ class Encoder:
             raise ValueError(f"{error.what}: {error.why}") from None
 
 
-def _on_one_day(time_format: str) -> str:
+def _fixed_date(time_format: str) -> str:
     """Return a fixed date: today's date would change the samples, and everything derived from them, every day."""
     return _DAY.strftime(time_format)

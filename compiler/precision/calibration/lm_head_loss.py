@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-MOST_CHANGED = 0.02  # of the tokens
-MOST_DIVERGENCE = 0.1  # of the divergence that a whole model in the format may have
+MAX_CHANGED_SHARE = 0.02  # of the tokens
+MAX_DIVERGENCE = 0.1  # of the divergence that a whole model in the format may have
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class LmHeadLoss:
     @property
     def is_small(self) -> bool:
         """True if the head can be in this format without a noticeable loss."""
-        return self.divergence <= self._most and self.changed <= MOST_CHANGED
+        return self.divergence <= self._max_divergence and self.changed <= MAX_CHANGED_SHARE
 
     @property
-    def _most(self) -> float:
-        return MOST_DIVERGENCE * NUMBER_FORMATS[self.kind].limits.kl_mean
+    def _max_divergence(self) -> float:
+        return MAX_DIVERGENCE * NUMBER_FORMATS[self.kind].limits.kl_mean
 
     def note(self, recipe: Recipe, *, tensorrt: bool) -> str:
         """Return advice on the head's type in ``recipe``; empty if there is nothing to change.
@@ -58,8 +58,8 @@ class LmHeadLoss:
         )
         if recipe.lm_head == self.kind and not self.is_small:
             return (
-                f"lm_head in {self.kind} changes {changes} (limits: {self._most:.2g} nats, {MOST_CHANGED:.0%}); "
-                f"--lm-head-precision {recipe.wide} avoids this"
+                f"lm_head in {self.kind} changes {changes} (limits: {self._max_divergence:.2g} nats, "
+                f"{MAX_CHANGED_SHARE:.0%}); --lm-head-precision {recipe.wide} avoids this"
             )
         if recipe.lm_head == recipe.wide and recipe.weights == self.kind and self.is_small:
             return (

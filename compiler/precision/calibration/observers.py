@@ -69,8 +69,8 @@ class Watch:
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """``Cache.update`` as decoder layers call it: observes keys and values, and keeps none."""
-        self.see(cache_name("k", layer), key, self._method.for_caches)
-        self.see(cache_name("v", layer), value, self._method.for_caches)
+        self.observe_tensor(cache_name("k", layer), key, self._method.for_caches)
+        self.observe_tensor(cache_name("v", layer), value, self._method.for_caches)
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
@@ -80,7 +80,7 @@ class Watch:
     def expert(self, module: nn.Module, weight: str, index: int, values: Tensor) -> None:
         """Observe the input of one weight of one expert, ``[tokens, width]``."""
         name = self._experts[id(module)]
-        self.see(_expert_key(f"{name}.{weight}", index), values)
+        self.observe_tensor(_expert_key(f"{name}.{weight}", index), values)
         if weight == EXPERT_WEIGHTS[0]:
             self._tokens[name][index] += len(values)
 
@@ -137,14 +137,14 @@ class Watch:
 
     def enter(self, name: str, values: Tensor) -> None:
         """Observe the input of the linear with the weight ``name``, ``[..., columns]``."""
-        self.see(name, values)
+        self.observe_tensor(name, values)
         rows = values.detach().reshape(-1, values.shape[-1])
         total = rows.double().square().sum(0)
         self._leaders[name] = name
         self._squares[name] = self._squares[name] + total if name in self._squares else total
         self._rows[name] = self._rows.get(name, 0) + len(rows)
 
-    def see(self, name: str, values: Tensor, method: Method | None = None) -> None:
+    def observe_tensor(self, name: str, values: Tensor, method: Method | None = None) -> None:
         """Observe a tensor of any shape, by ``method`` or the watch's own.
 
         Raises ``BuildError`` if a value in it is not finite.

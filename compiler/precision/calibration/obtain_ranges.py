@@ -93,7 +93,7 @@ def limits_of(options: CalibrationOptions, defaults: SampleLimits) -> SampleLimi
     return replace(defaults, max_samples=count, max_length=length)
 
 
-def settled(options: CalibrationOptions, defaults: SampleLimits) -> CalibrationOptions:
+def with_defaults(options: CalibrationOptions, defaults: SampleLimits) -> CalibrationOptions:
     """Return the request with the ``defaults`` for the bundled samples filled in."""
     if options.scales is not None or options.data is not None:
         return options

@@ -19,7 +19,7 @@ from ....engines.folder.records import FileEntry
 from ....plugins.errors import EnvironmentProblem
 from ...store.atomic_files import flush, writing
 from ...store.leftovers import remove
-from ...store.made_for import FILE_NAME as MADE_FOR
+from ...store.stage_origin import FILE_NAME as ORIGIN_FILE
 from ...store.stages import StageStore, stage_key
 
 if TYPE_CHECKING:
@@ -32,14 +32,16 @@ _NAME = "calibrate"
 
 
 @dataclass(frozen=True)
-class Kept:
+class CalibrationFolder:
     """The folder of one calibration; steps are numbered from 0."""
 
     folder: Path
 
     @classmethod
     @contextmanager
-    def open(cls, store: StageStore, make: Callable[..., object], key_parts: Any, needed: int) -> Iterator[Kept]:
+    def open(
+        cls, store: StageStore, make: Callable[..., object], key_parts: Any, needed: int
+    ) -> Iterator[CalibrationFolder]:
         """Lock and yield the folder for ``key_parts`` and the code of ``make``.
 
         ``needed`` is the size to report when the disk is full.
@@ -56,7 +58,7 @@ class Kept:
         count = 0
         while self._ranges_whole(count):
             count += 1
-        if count and not self._whole(count - 1, self.streams(count - 1)):
+        if count and not self._is_complete(count - 1, self.streams(count - 1)):
             count = 0
         files = [path for step in range(count) for path in (self._record(step), self._ranges(step))]
         _empty(self.folder, {path.name for path in (*files, *([self.streams(count - 1)] if count else []))})
@@ -94,9 +96,9 @@ class Kept:
                 older.unlink()
 
     def _ranges_whole(self, step: int) -> bool:
-        return self._whole(step, self._ranges(step))
+        return self._is_complete(step, self._ranges(step))
 
-    def _whole(self, step: int, path: Path) -> bool:
+    def _is_complete(self, step: int, path: Path) -> bool:
         try:
             if not (self._record(step).is_file() and path.is_file()):  # opening a pipe would block
                 return False
@@ -147,5 +149,5 @@ class States:
 
 def _empty(folder: Path, exceptions: Collection[str] = ()) -> None:
     for path in folder.iterdir():
-        if path.name != MADE_FOR and path.name not in exceptions:
+        if path.name != ORIGIN_FILE and path.name not in exceptions:
             remove(path)

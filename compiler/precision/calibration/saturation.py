@@ -13,10 +13,10 @@ from ....plugins.problems import counted
 Array = np.ndarray[Any, Any]
 
 # Limits for a warning: the share of clipped values, and the largest value relative to the range.
-MOST_SHARE, MOST_BEYOND = 0.001, 4.0
+MAX_SHARE, MAX_BEYOND = 0.001, 4.0
 # The largest values of two halves of the samples differ this much: neither half is conclusive.
-MOST_APART = 2.0
-_WORST = 8
+MAX_RATIO = 2.0
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Clipped:
     beyond: float
 
     @property
-    def matters(self) -> bool:
+    def deserves_warning(self) -> bool:
         """True if it deserves a warning."""
-        return self.share > MOST_SHARE or self.beyond > MOST_BEYOND
+        return self.share > MAX_SHARE or self.beyond > MAX_BEYOND
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Saturation:
 
     ``clipped``: in the samples themselves, worst first; empty for ``max``. ``apart``: the largest ratio between the
     maxima of two halves of the samples, over ``compared`` inputs, found in ``widest``; ``unsettled`` of them exceed
-    ``MOST_APART``. Experts are not compared, because some see few tokens.
+    ``MAX_RATIO``. Experts are not compared, because some see few tokens.
     """
 
     inputs: int
@@ -63,11 +63,11 @@ class Saturation:
         widest = max(apart, key=lambda name: apart[name], default="")
         return cls(
             inputs=sum(values.size for values in ranges.values()),
-            clipped=tuple(sorted(cut, key=lambda each: (each.matters, each.beyond, each.share), reverse=True)),
+            clipped=tuple(sorted(cut, key=lambda each: (each.deserves_warning, each.beyond, each.share), reverse=True)),
             compared=len(apart),
             apart=apart.get(widest, 1.0),
             widest=widest,
-            unsettled=sum(value > MOST_APART for value in apart.values()),
+            unsettled=sum(value > MAX_RATIO for value in apart.values()),
         )
 
     def record(self) -> dict[str, Any]:
@@ -75,20 +75,20 @@ class Saturation:
         return {
             "inputs": self.inputs,
             "clipped": len(self.clipped),
-            "worst": [asdict(each) for each in self.clipped[:_WORST]],
+            "worst": [asdict(each) for each in self.clipped[:_MAX_LISTED]],
             "halves": {
                 "inputs": self.compared,
                 "apart": self.apart,
                 "in": self.widest,
                 "unsettled": self.unsettled,
-                "limit": MOST_APART,
+                "limit": MAX_RATIO,
             },
         }
 
     def warnings(self) -> list[str]:
         """Return warnings for the user, if any."""
         warnings = []
-        if worst := [each for each in self.clipped if each.matters]:
+        if worst := [each for each in self.clipped if each.deserves_warning]:
             first = worst[0]
             warnings.append(
                 f"the calibrated ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the inputs "
@@ -96,7 +96,7 @@ class Saturation:
             )
         if self.unsettled:
             warnings.append(
-                f"the largest values of two halves of the samples differ by more than a factor of {MOST_APART:g} in "
+                f"the largest values of two halves of the samples differ by more than a factor of {MAX_RATIO:g} in "
                 f"{self.unsettled} of {self.compared} inputs, at most by a factor of {self.apart:.3g} ({self.widest}); "
                 "other texts may exceed the calibrated ranges, so use more samples (--calib-samples, --calib-data)"
             )

@@ -45,7 +45,7 @@ def streamed_passes(
         model = Layerwise(target, "float32")
         states.write(_entering(scratch, 0), model.embed(texts))
         for index in range(spec.num_layers):
-            states.write(_entering(scratch, index + 1), _through(model, index, states, scratch, advance))
+            states.write(_entering(scratch, index + 1), _run_layer(model, index, states, scratch, advance))
             if index not in spec.taps:
                 _entering(scratch, index).unlink()
         tapped = [states.read(_entering(scratch, layer)) for layer in spec.taps]
@@ -57,7 +57,7 @@ def streamed_passes(
                 advance(1)
 
 
-def _through(model: Layerwise, index: int, states: States, scratch: Path, advance: Advance) -> Iterator[Tensor]:
+def _run_layer(model: Layerwise, index: int, states: States, scratch: Path, advance: Advance) -> Iterator[Tensor]:
     """Run all texts through one layer."""
     with model.layer(index) as layer:
         for hidden in states.read(_entering(scratch, index)):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ....graphs.targets.checkpoint_pieces import Array, UnreadRows
 
-_MOST_THREADS = 8  # more would wait for the disk or the interpreter lock
+_MAX_THREADS = 8  # more would wait for the disk or the interpreter lock
 _FP32 = 4  # bytes
 ROOM = 128 << 20  # bytes that may wait for a thread or for the consumer
 
@@ -34,7 +34,7 @@ def in_order(
     def done(begin: int, run: UnreadRows) -> Result:
         return work(begin, run.read())
 
-    count = min(processors(), _MOST_THREADS) if threads is None else threads
+    count = min(processors(), _MAX_THREADS) if threads is None else threads
     waiting: deque[tuple[int, Future[Result]]] = deque()
     begin = 0
     with ThreadPoolExecutor(count, thread_name_prefix="rounding") as pool:

@@ -31,8 +31,8 @@ SMALLEST: Mapping[str, float] = {
 _E4M3_VALUES: Array = np.arange(256, dtype=np.uint8).view(E4M3.dtype).astype(np.float32)
 _FEW_BITS = 4
 # Candidate codes for the largest value of a four-bit block: beyond 8 it is clipped, which often suits the others.
-_TRIED = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
-_PLAIN = _TRIED.index(8.0)
+_FACTORS = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
+_PLAIN = _FACTORS.index(8.0)
 _AT_ONCE = 2**18  # values
 _SHORT = 64
 
@@ -79,8 +79,8 @@ def block_scales(blocks: Array, codes: Codes, largest_code: int = 0) -> Array:
 
 
 def _least(rows: Array, largest: Array, codes: Codes) -> Array:
-    """Return the scale with the least error of a row among ``largest`` / ``_TRIED``; the first one if tied."""
-    scales = usable((largest / np.array(_TRIED, np.float32)[:, None]).astype(np.float32))
+    """Return the scale with the least error of a row among ``largest`` / ``_FACTORS``; the first one if tied."""
+    scales = usable((largest / np.array(_FACTORS, np.float32)[:, None]).astype(np.float32))
     error, squared = np.empty_like(rows), np.empty(scales.shape, np.float32)
     with np.errstate(over="ignore"):  # a square may overflow; then another candidate wins
         for each, of_each in zip(scales, squared, strict=True):

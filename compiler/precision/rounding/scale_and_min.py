@@ -9,9 +9,9 @@ from ....plugins.number_types import FLOAT16
 
 LARGEST_CODE = 15
 # Initial code ranges, relative to a block's range; the refinement's result depends on its start.
-_TRIED = (0.9, 1.0, 1.1)
+_FACTORS = (0.9, 1.0, 1.1)
 _REFITS = 4  # per start: fit scale and minimum to the codes, then the codes to these
-_LITTLE = 1e-4
+_MIN_RANGE = 1e-4
 _AT_ONCE = 2**18  # values
 
 
@@ -43,7 +43,7 @@ def importance(squares: Array, block: int) -> Array:
     other texts may use it.
     """
     mean = squares.mean(dtype=np.float64)
-    counts = (squares / mean + _LITTLE).astype(np.float32) if mean > 0 else np.ones_like(squares)
+    counts = (squares / mean + _MIN_RANGE).astype(np.float32) if mean > 0 else np.ones_like(squares)
     return counts.reshape(-1, block)
 
 
@@ -70,7 +70,7 @@ def _fit(rows: Array, importance: Array | None) -> Array:
     least_error = np.full(len(rows), np.inf, np.float32)
     best = np.stack([np.ones_like(low), _stored(low)], axis=1)
     codes, error, counted = np.empty_like(rows), np.empty_like(rows), np.empty_like(rows)
-    for span in _TRIED:
+    for span in _FACTORS:
         scale = (high - low) * np.float32(span / LARGEST_CODE)
         minimum = (low + high) / 2 - scale * np.float32(LARGEST_CODE / 2)
         for refit in range(_REFITS + 1):
@@ -82,8 +82,8 @@ def _fit(rows: Array, importance: Array | None) -> Array:
             np.multiply(codes, scale[:, None], out=error)
             error += minimum[:, None]
             error -= rows
-            as_much = error if importance is None else np.multiply(error, importance, out=counted)
-            squared = np.einsum("ij,ij->i", error, as_much)
+            weighted_error = error if importance is None else np.multiply(error, importance, out=counted)
+            squared = np.einsum("ij,ij->i", error, weighted_error)
             better = squared < least_error
             least_error[better] = squared[better]
             best[better, 0], best[better, 1] = scale[better], minimum[better]

@@ -52,7 +52,9 @@ def map_options(
         if each.option in answers:
             each = _one_of(options, answers[each.option], each, origin)
         answers[each.option] = each
-    return MappedOptions({option: each.value for option, each in answers.items()}, tuple(_together(found, origin)))
+    return MappedOptions(
+        {option: each.value for option, each in answers.items()}, tuple(_messages_by_reason(found, origin))
+    )
 
 
 def merge_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def _in_words(mapped: MappedOption) -> str:
     return f"{mapped.name} {'(a head)' if mapped.value is ANY_HEAD else shown(mapped.value)}"
 
 
-def _together(found: Iterable[MappedOption], origin: str) -> Iterator[str]:
+def _messages_by_reason(found: Iterable[MappedOption], origin: str) -> Iterator[str]:
     """Yield a message for each reason, with all names ignored for it."""
     names: dict[str, list[str]] = {}
     for each in found:

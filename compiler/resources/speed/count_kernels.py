@@ -122,8 +122,8 @@ def _is_read_in_place(node: ir.Node) -> bool:
     if node.op_type == "Slice" and any(maker.op_type == "Attention" for maker in _makers(node)):
         return True
     kind = "Slice" if _is_part_of_cache(node) else node.op_type
-    takers = {"Slice": {"Concat", *_ELEMENTWISE}, "Concat": {"Concat"}}.get(kind)
-    return takers is not None and all(reader.op_type in takers for reader in _readers(node))
+    readers = {"Slice": {"Concat", *_ELEMENTWISE}, "Concat": {"Concat"}}.get(kind)
+    return readers is not None and all(reader.op_type in readers for reader in _readers(node))
 
 
 def _is_part_of_cache(node: ir.Node) -> bool:

@@ -30,16 +30,16 @@ _HYPHEN = "\u2011"  # lines do not break at this one
 _context: Any = TyperCommand.context_class  # typer's own or click's, by its version
 
 
-class _WholeNames(_context.formatter_class):
+class _UnbrokenNames(_context.formatter_class):
     """A formatter that breaks lines only at spaces."""
 
     def write_text(self, text: str) -> None:
         """Write a paragraph."""
-        super().write_text(_kept(text))
+        super().write_text(_with_hard_hyphens(text))
 
     def write_dl(self, rows: Any, *args: Any, **kwargs: Any) -> None:
         """Write a list of names and their descriptions."""
-        super().write_dl([(name, _kept(text)) for name, text in rows], *args, **kwargs)
+        super().write_dl([(name, _with_hard_hyphens(text)) for name, text in rows], *args, **kwargs)
 
     def getvalue(self) -> str:
         """Return the formatted text."""
@@ -47,7 +47,7 @@ class _WholeNames(_context.formatter_class):
 
 
 class _Context(_context):
-    formatter_class = _WholeNames
+    formatter_class = _UnbrokenNames
 
 
 class Verb(TyperCommand):
@@ -118,5 +118,5 @@ def _in_words(text: str) -> str:
     return f"{before} ({facts})"
 
 
-def _kept(text: str) -> str:
+def _with_hard_hyphens(text: str) -> str:
     return text.replace("-", _HYPHEN)

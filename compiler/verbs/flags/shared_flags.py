@@ -71,7 +71,7 @@ NumSpeculativeTokens = Annotated[
         rich_help_panel=DRAFT,
     ),
 ]
-DraftAsked = Annotated[
+NumDrafts = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",

@@ -32,9 +32,9 @@ from .timed_lanes import TimedLanes
 # For one column, ONNX Runtime's kernels sum in another order than for several, whose results are bit-identical for any
 # number. Where results are rounded afterwards, this can change some roundings, and the text would depend on the number
 # of drafts. The project's own kernels do not have this problem, but an engine can use nodes of both.
-_LEAST_COLUMNS = 2
-_TRIED_COLUMNS = 24  # in mixture-of-experts graphs, only some tokens show a different summation order
-_KEPT_COLUMNS = 1024  # columns of reused prompt rows; each row has the target's features of all its columns
+_MIN_COLUMNS = 2
+_TRIAL_COLUMNS = 24  # in mixture-of-experts graphs, only some tokens show a different summation order
+_REUSED_COLUMNS = 1024  # columns of reused prompt rows; each row has the target's features of all its columns
 _OWN_KERNELS = "cpu"  # name of the lowering
 _WIDE = "fp32"
 
@@ -86,27 +86,27 @@ class OnnxRuntimeBackend:
             drafter,
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             hidden=hidden_size(drafter),
-            least_columns=1,
+            min_columns=1,
             takes_ancestors=manifest.target.verifies_trees,
             candidates=candidates_of(drafter),
         )
         self._caches = CacheArrays(manifest, num_slots)
         self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length
-        self._most_emitted = manifest.most_drafts + 1
+        self._max_emitted = manifest.max_drafts + 1
         # The project's kernels accept rows of several columns, and the result of a row depends on no other row.
-        self._takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
-        self.keeps_exactly = self._takes_rows
+        self._supports_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
+        self.keeps_exactly = self._supports_rows
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
         self._is_warm = False
         if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
-            self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
+            self._sessions = replace(self._sessions, min_columns=_MIN_COLUMNS)
             self._lanes = self._idle_lanes()
 
     @property
-    def least_columns(self) -> int:
+    def min_columns(self) -> int:
         """The minimum number of columns that the target is run over."""
-        return self._sessions.least_columns
+        return self._sessions.min_columns
 
     def begin(self) -> None:
         """Make every slot idle; its arrays stay unchanged."""
@@ -217,13 +217,13 @@ class OnnxRuntimeBackend:
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """Return f32 [K,Vd] of the drafts after one target pass over all of ``ids``."""
-        row, k = self._greedy_row(ids, self._most_emitted, draft_len=0), num_speculative_tokens
+        row, k = self._greedy_row(ids, self._max_emitted, draft_len=0), num_speculative_tokens
         row.verify(len(ids), k + 1)
         return row.draft_logits(k)
 
     def _idle_lanes(self) -> SessionLanes:
         self._own = LoadedDrafter(self._sessions, self._caches, self.num_slots)
-        return SessionLanes(self._own, self.num_slots, self._most_emitted, takes_rows=self._takes_rows)
+        return SessionLanes(self._own, self.num_slots, self._max_emitted, takes_rows=self._supports_rows)
 
     def _prompt_row(self, drafter: LoadedDrafter, arrays: SlotArrays, chunk: Chunk) -> PromptRow:
         """Return a row for the chunk. A row that has read a chunk of this width into the same cache row is already
@@ -231,7 +231,7 @@ class OnnxRuntimeBackend:
         width, rows = len(chunk.ids), drafter.prompt_rows
         key = arrays.row, width, width if chunk.logprobs else 0
         if key not in rows:
-            while rows and width + sum(columns for _, columns, _ in rows) > _KEPT_COLUMNS:
+            while rows and width + sum(columns for _, columns, _ in rows) > _REUSED_COLUMNS:
                 rows.popitem(last=False)
             rows[key] = self._row(drafter, SlotArrays(drafter.caches, arrays.row), width, emitted=key[-1])
         rows.move_to_end(key)
@@ -239,7 +239,7 @@ class OnnxRuntimeBackend:
         return rows[key]
 
     def _row(self, drafter: LoadedDrafter, arrays: SlotArrays, columns: int, emitted: int = 0) -> PromptRow:
-        return PromptRow(drafter.sessions, arrays, columns, max(emitted, self._most_emitted))
+        return PromptRow(drafter.sessions, arrays, columns, max(emitted, self._max_emitted))
 
     def _columns_are_their_own(self) -> bool:
         """Test on this machine whether one column gives the same bits as it gives next to others.
@@ -247,7 +247,7 @@ class OnnxRuntimeBackend:
         A different summation order changes nearly every number.
         """
         shapes = self.manifest.shapes
-        ids = [i % shapes.vocab_size for i in range(1, min(_TRIED_COLUMNS, shapes.max_seq_len) + 1)]
+        ids = [i % shapes.vocab_size for i in range(1, min(_TRIAL_COLUMNS, shapes.max_seq_len) + 1)]
         together, alone = self.target_logits(ids), self.target_logits(ids, [1] * len(ids))
         return np.array_equal(together.view(np.uint32), alone.view(np.uint32))
 

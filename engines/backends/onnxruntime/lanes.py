@@ -51,12 +51,12 @@ _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
 class RowGroup:
     """Adjacent cache rows that share their target passes, with their arrays and bindings."""
 
-    def __init__(self, sessions: Sessions, first: int, rows: int, columns: int, emitted: int, most_held: int) -> None:
-        """Allocate arrays for ``rows`` rows from ``first`` on; a drafter pass includes up to ``most_held`` deferred
+    def __init__(self, sessions: Sessions, first: int, rows: int, columns: int, emitted: int, max_held: int) -> None:
+        """Allocate arrays for ``rows`` rows from ``first`` on; a drafter pass includes up to ``max_held`` deferred
         columns."""
-        self.first, self.most_held = first, most_held
+        self.first, self.max_held = first, max_held
         self.target = PassArrays(_TARGETS, rows, columns, emitted, sessions)
-        self._of_drafters = first, rows, most_held + 2 * emitted, emitted
+        self._of_drafters = first, rows, max_held + 2 * emitted, emitted
         self.policies: list[SlotArrays | None] = [None] * rows  # the policy that each row of the arrays holds
         self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
         self.arrays: Arrays = {}  # its arrays
@@ -83,7 +83,7 @@ class SessionLanes:
         self._own, self._slots, self.takes_rows = own_drafter, slots, takes_rows
         self._sessions, self._caches = own_drafter.sessions, own_drafter.caches  # read for what all drafters share
         sessions = self._sessions
-        self._columns = columns = max(emitted, sessions.least_columns)
+        self._columns = columns = max(emitted, sessions.min_columns)
         self._requests: dict[int, SlotRow] = {}  # by slot
         self._unused: list[PendingColumns] = []  # of requests that have ended
         self._busy: list[SlotRow] | None = None  # active requests; None: not computed yet
@@ -109,7 +109,7 @@ class SessionLanes:
         self.retire(slot)
         row, drafter = min(self._free_rows) if self.takes_rows else slot, drafter or self._own
         arrays = SlotArrays(drafter.caches, row)
-        held = self._unused.pop() if self._unused else PendingColumns(self._sessions.most_held)
+        held = self._unused.pop() if self._unused else PendingColumns(self._sessions.max_held)
         self._requests[slot] = SlotRow(drafter, arrays, RowWindow(self._columns), row, held)
         arrays.admit(params, numbers, choice)
 
@@ -135,7 +135,7 @@ class SessionLanes:
         request.known = chunk.start + len(chunk.ids)
         if chunk.is_last:
             if self.takes_rows and request.row != (row := len(self._rows())):
-                self._make_way(request, row)
+                self._move_to_row(request, row)
             request.is_busy, self._busy = True, None
 
     def has_restored(self, slot: int, length: int) -> None:
@@ -161,7 +161,7 @@ class SessionLanes:
     def _free_rows(self) -> set[int]:
         return {*range(self._slots)} - {request.row for request in self._requests.values()}
 
-    def _make_way(self, request: SlotRow, row: int) -> None:
+    def _move_to_row(self, request: SlotRow, row: int) -> None:
         """Move a request to a row; the request that is there goes to the last free row, or changes places with it."""
         other = next((each for each in self._requests.values() if each.row == row), None)
         if other is None:
@@ -205,7 +205,7 @@ class SessionLanes:
 
     def _verify(self, group: RowGroup, rows: Sequence[SlotRow]) -> None:
         emitted = max(int(request.window.draft_len[0]) for request in rows) + 1
-        columns = max(emitted, self._sessions.least_columns)
+        columns = max(emitted, self._sessions.min_columns)
         if group.shape != (shape := (len(rows), columns, emitted)):
             group.shape, group.arrays = shape, group.target.of(*shape)
             group.chains.clear()
@@ -243,7 +243,7 @@ class SessionLanes:
 
     def _draft_all(self, group: RowGroup, drafter: LoadedDrafter, rows: Sequence[SlotRow], k: int, size: int) -> None:
         for request in rows:
-            if request.held.count > group.most_held:
+            if request.held.count > group.max_held:
                 _read_held(request)
         columns = max(request.fed_columns for request in rows)
         if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):

@@ -27,7 +27,7 @@ from ..draft_tree import DraftTree
 Arrays = dict[str, np.ndarray]
 Stacks = tuple[np.ndarray, ...]  # [caches, slots, heads, T, head_dim] each
 _LINE = 64  # bytes
-_TOUCHED = 64  # positions
+_PREFAULT_POSITIONS = 64  # positions
 _WIDE = "float32"  # type of the graphs' features and logits
 
 
@@ -43,7 +43,7 @@ class CacheArrays:
             own = manifest.drafter
             self.drafter, self.drafter_stacks = _allocate(own, slots, length) if own else ({}, ())
         except MemoryError as error:  # a process limit
-            raise _no_room(row_bytes(manifest), slots, length, str(error)) from error
+            raise _insufficient_memory(row_bytes(manifest), slots, length, str(error)) from error
 
     def with_drafter(self, drafter: Part, slots: int) -> CacheArrays:
         """Return the same caches of the target with new ones of another drafter. Raises ``EnvironmentProblem``."""
@@ -53,7 +53,7 @@ class CacheArrays:
         try:
             other.drafter, other.drafter_stacks = _allocate(drafter, slots, self.length)
         except MemoryError as error:
-            raise _no_room(row, slots, self.length, str(error)) from error
+            raise _insufficient_memory(row, slots, self.length, str(error)) from error
         return other
 
     def touch_drafter(self) -> None:
@@ -62,7 +62,7 @@ class CacheArrays:
         The target's pages are allocated by the prompts. With huge pages, one page may cover a layer.
         """
         for stack in self.drafter_stacks:
-            stack[:, :, :, :_TOUCHED] = 0
+            stack[:, :, :, :_PREFAULT_POSITIONS] = 0
 
 
 def check_room(row: int, slots: int, length: int) -> None:
@@ -74,10 +74,10 @@ def check_room(row: int, slots: int, length: int) -> None:
     if row * slots > memory:
         rows = int(memory // row)
         fits = f"{rows} would fit" if rows else "not even the caches of one request fit"
-        raise _no_room(row, slots, length, f"this machine has {_gib(memory)}: {fits}")
+        raise _insufficient_memory(row, slots, length, f"this machine has {_gib(memory)}: {fits}")
 
 
-def _no_room(row: int, slots: int, length: int, why: str) -> EnvironmentProblem:
+def _insufficient_memory(row: int, slots: int, length: int, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"the KV caches of {counted(slots, 'request')} of up to {length} tokens need {_gib(row * slots)} of memory",
         why=why,

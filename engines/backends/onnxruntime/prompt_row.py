@@ -22,7 +22,7 @@ class PromptRow:
 
     def __init__(self, sessions: Sessions, slot: SlotArrays, columns: int, emitted: int) -> None:
         i64, i32, f32 = np.int64, np.int32, np.float32
-        columns = max(columns, sessions.least_columns)
+        columns = max(columns, sessions.min_columns)
         self.window, self.forced_next = RowWindow(columns), np.full(1, -1, i64)
         self.tokens, self.num_tokens = np.zeros((1, emitted), i32), np.zeros(1, i32)
         self._uniform = np.zeros((1, emitted), f32)
@@ -30,7 +30,7 @@ class PromptRow:
         self._next = RowWindow(emitted)
         self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
         self._sessions, self._slot = sessions, slot
-        self.held = PendingColumns(sessions.most_held)  # shared by all rows of a request
+        self.held = PendingColumns(sessions.max_held)  # shared by all rows of a request
         self._chain = sessions.chain(1)
         self._chained = 0  # drafts made by further passes of an autoregressive drafter
         self._targets: dict[tuple[int, int, bool], Any] = {}
@@ -68,7 +68,7 @@ class PromptRow:
 
     def target(self, columns: int, emitted: int, *, shows_logits: bool = False) -> Any:
         """Return the target's binding for this shape."""
-        columns = max(columns, self._sessions.least_columns)
+        columns = max(columns, self._sessions.min_columns)
         key = columns, emitted, shows_logits
         if key not in self._targets:
             caches = self._slot.target_caches

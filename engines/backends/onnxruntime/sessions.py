@@ -42,12 +42,12 @@ class Sessions:
     drafter: Any
     features: int
     hidden: int
-    least_columns: int
+    min_columns: int
     takes_ancestors: bool
     candidates: int
 
     @property
-    def most_held(self) -> int:
+    def max_held(self) -> int:
         """Maximum number of deferred columns per row."""
         return max(HELD, HELD_BYTES // (4 * max(self.features, 1)))
 

@@ -198,7 +198,7 @@ class CudaDevice:
                 why=str(error),
                 fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free GPU memory",
             ) from error
-        return self._hold(buffer)
+        return self._retain(buffer)
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Allocate page-locked host memory. Raises ``EnvironmentProblem`` on failure."""
@@ -212,10 +212,10 @@ class CudaDevice:
                 why=str(error),
                 fix="raise `ulimit -l`, or free memory",
             ) from error
-        raw = (ctypes.c_byte * size).from_address(self._hold(buffer))
+        raw = (ctypes.c_byte * size).from_address(self._retain(buffer))
         return np.frombuffer(raw, dtype).reshape(shape)
 
-    def _hold(self, buffer: Any) -> int:
+    def _retain(self, buffer: Any) -> int:
         """Keep a buffer until it is freed, and return its address."""
         address = int(buffer.handle)
         self._buffers[address] = buffer

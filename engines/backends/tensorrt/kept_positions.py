@@ -11,7 +11,7 @@ import numpy as np
 from .device import Box, Device
 from .memory import Caches
 
-_TOGETHER = 16  # buffers that are allocated at once: page-locking memory takes time
+_ALLOCATION_BATCH = 16  # buffers that are allocated at once: page-locking memory takes time
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class KeptMemory:
     def _buffer(self, size: int) -> np.ndarray:
         free = self._free.setdefault(size, [])
         if not free:
-            free.extend(self._device.pinned((_TOGETHER, size), np.uint8))
+            free.extend(self._device.pinned((_ALLOCATION_BATCH, size), np.uint8))
         return free.pop()
 
 

@@ -60,7 +60,7 @@ class PlanLanes:
         target: Plan,
         own_drafter: PlanDrafter | None,
         reach: Reach,
-        most_drafts: int,
+        max_drafts: int,
         scratch: Span,
         num_buffers: int,
         reader: WideReader,
@@ -68,7 +68,7 @@ class PlanLanes:
         device, rows = memory.device, memory.slots
         self._memory, self._device, self._target, self._scratch = memory, device, target, scratch
         self._reach, self.positions = reach, reach.lengths[-1]  # cache positions that the passes of a round read
-        widest = emitted_columns(most_drafts)  # also of a window: the next one is copied whole
+        widest = emitted_columns(max_drafts)  # also of a window: the next one is copied whole
         largest = WindowSizes(rows, widest, widest)
         self._window = tensor_block(device, memory.sizer, _WINDOW, largest)
         self._next = tensor_block(device, memory.sizer, _NEXT, largest)
@@ -91,7 +91,7 @@ class PlanLanes:
         device.upload(self._round["forced_next"], self._unforced)
         self.choices: list[TokenChoice | None] = [None] * rows
         self._host = HostChoice(memory, widest, reader)
-        self._widths = spaced_counts(most_drafts)
+        self._widths = spaced_counts(max_drafts)
         self.row_sizes = _row_sizes(rows)
         self._rows, self._passes, self._waits = rows, dict[PassKind, Pass](), False
         self._busy, self._columns, self._verified = [False] * rows, 1, 0

@@ -62,7 +62,7 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
         _add(turns, "system", body.system, "system")
     for at, message in enumerate(body.messages):
         _add(turns, message.role, message.content, f"messages[{at}].content")
-    tools, must_call, most_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
+    tools, must_call, max_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
     effort = body.output_config.effort if body.output_config else None
     messages, is_open = turns.messages(), bool(body.messages) and body.messages[-1].role == "assistant"
     conversation = Conversation(
@@ -70,7 +70,7 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
-        most_calls=most_calls,
+        max_calls=max_calls,
         add_generation_prompt=not is_open,
         continue_final_message=is_open and bool(messages) and _is_text(messages[-1]),
     )

@@ -104,7 +104,7 @@ BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
 
-def inert_of(kind: type[Struct]) -> InertFields:
+def inert_fields_of(kind: type[Struct]) -> InertFields:
     """Return the fields without effect of a body."""
     return INERT_IN_CHAT if kind is ChatBody else INERT
 
@@ -118,6 +118,6 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
         selected = {
             name: each for name, each in fields.items() if each is not None or name in honoured or name not in FIELDS
         }
-        return inert_of(kind).left_out(selected, honoured)
+        return inert_fields_of(kind).left_out(selected, honoured)
 
     return parse_body(raw, kind, select)

@@ -118,13 +118,13 @@ def _conversation(body: ChatBody, style: Style | None, settings: ServerSettings)
     effort = body.reasoning_effort
     if style != "channels" or effort not in EFFORTS:  # only these models have levels
         INERT.require_neutral("reasoning_effort", effort)
-    tools, must_call, most_calls = _tool_choice(body).among(_tools(body))
+    tools, must_call, max_calls = _tool_choice(body).among(_tools(body))
     conversation = Conversation(
         body.messages,
         tools,
         body.documents,
         must_call=must_call,
-        most_calls=most_calls,
+        max_calls=max_calls,
         **template_fields(body, settings),
     )
     return styled(conversation, style, effort)

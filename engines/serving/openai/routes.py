@@ -20,7 +20,7 @@ from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of, inert_of
+from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of, inert_fields_of
 from .chat_answer import ChatAnswer
 from .formats import ERROR_FIELDS
 from .inert_fields import INERT_IN_CHAT
@@ -125,12 +125,12 @@ async def no_vectors(request: Request) -> Response:
 
 OPENAI = ApiFace(
     (
-        BodyRoute("/v1/completions", completions, CompletionBody, inert_of(CompletionBody)),
-        BodyRoute("/v1/chat/completions", chat_completions, ChatBody, inert_of(ChatBody)),
+        BodyRoute("/v1/completions", completions, CompletionBody, inert_fields_of(CompletionBody)),
+        BodyRoute("/v1/chat/completions", chat_completions, ChatBody, inert_fields_of(ChatBody)),
         HeaderRoute("/v1/models", models, VERSION_OF_ANTHROPIC, have=False),
         HeaderRoute("/v1/models/{name:path}", model, VERSION_OF_ANTHROPIC, have=False),
-        BodyRoute("/tokenize", tokenize, TokenizeBody, inert_of(TokenizeBody)),
-        BodyRoute("/detokenize", detokenize, DetokenizeBody, inert_of(DetokenizeBody)),
+        BodyRoute("/tokenize", tokenize, TokenizeBody, inert_fields_of(TokenizeBody)),
+        BodyRoute("/detokenize", detokenize, DetokenizeBody, inert_fields_of(DetokenizeBody)),
         Route("/v1/embeddings", no_vectors, methods=["POST"], include_in_schema=False),
         Route("/v1/score", no_vectors, methods=["POST"], include_in_schema=False),
     ),

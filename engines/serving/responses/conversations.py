@@ -100,14 +100,14 @@ def conversation_of(body: ResponsesBody, before: Sequence[Item], style: Style | 
         _add(turns, each, "previous_response_id")
     for at, each in enumerate(items_of(body)):
         _add(turns, each, f"input[{at}]")
-    tools, must_call, most_calls = _tool_choice(body).among(_tools(body.tools or []))
+    tools, must_call, max_calls = _tool_choice(body).among(_tools(body.tools or []))
     messages = turns.messages()
     conversation = Conversation(
         messages,
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
-        most_calls=most_calls,
+        max_calls=max_calls,
         add_generation_prompt=not messages or messages[-1]["role"] != "assistant",
     )
     return styled(conversation, style, _effort(body.reasoning, style))
@@ -148,13 +148,13 @@ def _text(content: str | list[Any], kinds: Mapping[str, type[TextPart | RefusalP
     return "\n".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in parts)
 
 
-def sealed(thought: str) -> str:
+def opaque_reasoning(thought: str) -> str:
     """Return reasoning as an opaque text, which clients without a store send back. It is encoded, not encrypted."""
     return base64.b64encode(thought.encode()).decode()
 
 
 def opened(text: str | None) -> str:
-    """Return the reasoning in a text from ``sealed``; an empty text for one from another server."""
+    """Return the reasoning in a text from ``opaque_reasoning``; an empty text for one from another server."""
     try:
         return base64.b64decode(text or "", validate=True).decode()
     except ValueError:

@@ -16,7 +16,7 @@ from ..problems import HttpRefusal
 from ..rendering import Renderer, ReportedTokens, event
 from ..usage import speculation, total_acceptance
 from .bodies import ENCRYPTED_REASONING, ResponsesBody
-from .conversations import Item, items_of, sealed
+from .conversations import Item, items_of, opaque_reasoning
 
 _PREFIXES = {"text": "msg", "thought": "rs", "call": "fc"}  # of item ids
 _LISTED_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -152,7 +152,7 @@ class ResponseAnswer(Renderer):
         content = [] if is_open else [_part(block, block.text)]
         if block.kind == "text":
             return {**item, "role": "assistant", "content": content}
-        secret = {"encrypted_content": sealed(block.text)} if self._seals and not is_open else {}
+        secret = {"encrypted_content": opaque_reasoning(block.text)} if self._seals and not is_open else {}
         return {**item, "type": "reasoning", "summary": [], "content": content, **secret}
 
     def _response(self, status: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from .bodies import INERT, ResponsesBody, body_of
 from .conversations import RENAMED, Item, conversation_of, generation_of
 from .rendering import ResponseAnswer, StoredResponse, listed_items
 
-MOST_ITEMS = 100  # of a page
+MAX_ITEMS = 100  # of a page
 
 
 async def create(request: Request) -> Response:
@@ -98,8 +98,8 @@ async def input_items(request: Request) -> Response:
     if stored is None:
         raise _not_found(identity)
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
-        raise HttpRefusal(400, f"limit must be an integer from 1 to {MOST_ITEMS}", param="limit")
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_ITEMS):
+        raise HttpRefusal(400, f"limit must be an integer from 1 to {MAX_ITEMS}", param="limit")
     if order not in ("asc", "desc"):
         raise HttpRefusal(400, "order must be asc or desc", param="order")
     items = listed_items(stored, identity)

@@ -46,6 +46,6 @@ def error_of(utilities: Any, error: Exception) -> Any:
     """Return a ``TritonError`` for ``error``, with a code for an invalid request or a server error."""
     if not isinstance(error, PeagleError):
         return utilities.TritonError("internal error; see the server log", utilities.TritonError.INTERNAL)
-    is_theirs = isinstance(error, UsageError) and not isinstance(error, EngineClosed)
-    code = utilities.TritonError.INVALID_ARG if is_theirs else utilities.TritonError.UNAVAILABLE
+    is_usage_error = isinstance(error, UsageError) and not isinstance(error, EngineClosed)
+    code = utilities.TritonError.INVALID_ARG if is_usage_error else utilities.TritonError.UNAVAILABLE
     return utilities.TritonError(error.one_line, code)

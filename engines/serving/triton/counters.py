@@ -42,12 +42,12 @@ class TritonCounters:
         kinds, self._labels, self._load = utilities.MetricFamily, labels, load
         kind_of = {**dict.fromkeys(_COUNTERS, kinds.COUNTER), **dict.fromkeys(_HISTOGRAMS, kinds.HISTOGRAM)}
         self._families = {
-            name: _kept(kinds(name=f"vllm:{name}", description=text, kind=kind_of.get(name, kinds.GAUGE)))
+            name: _keep_forever(kinds(name=f"vllm:{name}", description=text, kind=kind_of.get(name, kinds.GAUGE)))
             for name, text in (_COUNTERS | _HISTOGRAMS | _GAUGES).items()
         }
         self._series: dict[tuple[str, str], Any] = {}
         self._added: dict[tuple[str, str], float] = {}
-        self._told = dict.fromkeys(_GAUGES, 0)
+        self._reported = dict.fromkeys(_GAUGES, 0)
         for name in _COUNTERS:
             if name not in _LABELS:
                 self.add(name, 0)
@@ -88,20 +88,20 @@ class TritonCounters:
         """Add the difference to the previous value, because instances of a model share a series."""
         for name, value in zip(_GAUGES, values, strict=True):
             gauge = self._of(name)
-            if value != self._told[name]:
-                gauge.increment(value - self._told[name])
-                self._told[name] = value
+            if value != self._reported[name]:
+                gauge.increment(value - self._reported[name])
+                self._reported[name] = value
 
     def _of(self, name: str, label: str = "") -> Any:
         key = (name, label)
         if key not in self._series:
             labels = self._labels | ({_LABELS[name]: label} if label else {})
             more = {"buckets": _SECONDS} if name in _HISTOGRAMS else {}
-            self._series[key] = _kept(self._families[name].Metric(labels=labels, **more))
+            self._series[key] = _keep_forever(self._families[name].Metric(labels=labels, **more))
         return self._series[key]
 
 
-def _kept(series: Any) -> Any:
+def _keep_forever(series: Any) -> Any:
     """Keep a reference to the object for ever, so that even the interpreter's exit does not release it."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(series))
     return series

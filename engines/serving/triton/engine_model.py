@@ -44,7 +44,7 @@ class EngineModel:
         utilities.Logger.log_info(
             f"{settings.name}: loaded {settings.engine}, up to {settings.max_batch_size} concurrent requests"
         )
-        self._courier = ResponseSender(utilities, counters, settings.request_seconds)
+        self._sender = ResponseSender(utilities, counters, settings.request_seconds)
         self._listener = Listener(settings.name, settings.instances, self._begin)
         self._forms = threading.Thread(target=engine.prepare_forms, name="forms")
         self._forms.start()
@@ -57,7 +57,7 @@ class EngineModel:
                 require_known(request.parameters(), self._inputs)
                 tensors = {each.name(): each.as_numpy() for each in request.inputs()}
             except Exception as error:
-                self._courier.refuse(sender, error)
+                self._sender.refuse(sender, error)
                 continue
             self._begin(sender, tensors, request.request_id())
 
@@ -67,7 +67,7 @@ class EngineModel:
         Triton waits for its own requests before it calls this, but does not know of those of front models.
         """
         self._listener.close()
-        self._courier.close()
+        self._sender.close()
         self._engine.close()
         self._forms.join()
 
@@ -76,14 +76,14 @@ class EngineModel:
         try:
             inputs = InputTensors(tensors)
             if inputs.flag("stop"):
-                self._courier.stop(sender, name)
+                self._sender.stop(sender, name)
                 return
             options = parse_tensors(inputs)
-            self._courier.take(PendingRequest(sender, self._submitted(options), options, name))
+            self._sender.take(PendingRequest(sender, self._submitted(options), options, name))
         except Exception as error:
             if not isinstance(error, PeagleError):
                 self._utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")
-            self._courier.refuse(sender, error)
+            self._sender.refuse(sender, error)
 
     def _submitted(self, options: TensorOptions) -> Submission:
         drafts: dict[str, Any] = {"num_speculative_tokens": options.num_speculative_tokens, "draft": options.draft}

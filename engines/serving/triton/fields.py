@@ -25,9 +25,9 @@ JSON = "sampling_parameters"
 _PROMPTS = ("text_input", "messages", "input_ids")
 _COUNT = "num_speculative_tokens"
 _OF_DRAFTS = (_COUNT, "draft")
-_AS_MANY_AS_PAY = -1  # stands for "auto", because this tensor holds integers
-_UNTOLD = frozenset({"logprobs", "prompt_logprobs"})  # no output tensor exists for them
-_PARAMS = frozenset(field.name for field in fields(SamplingParams)) - _UNTOLD
+_AUTO = -1  # stands for "auto", because this tensor holds integers
+_NOT_REPORTED = frozenset({"logprobs", "prompt_logprobs"})  # no output tensor exists for them
+_PARAMS = frozenset(field.name for field in fields(SamplingParams)) - _NOT_REPORTED
 _SEVERAL = ("stop", "bad_words")
 # Request parameters that Triton and its clients set by themselves and that do not change the text.
 _OF_TRITON = ("id", "priority", "timeout", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
@@ -143,7 +143,7 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         if tensor in inputs:
             found[name] = inputs.texts(tensor) if name in _SEVERAL else inputs.one(tensor)
     drafts = {name: inputs.one(name) for name in _OF_DRAFTS if name in inputs}
-    if drafts.get(_COUNT) == _AS_MANY_AS_PAY:
+    if drafts.get(_COUNT) == _AUTO:
         drafts[_COUNT] = AUTO
     more = {} if JSON not in inputs else inputs.json(JSON)
     if not isinstance(more, dict):
@@ -156,7 +156,7 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         if name in _OF_DRAFTS:
             drafts[name] = value
         elif name in _PARAMS:
-            found[name] = _READ.get(name, _as_it_is)(value)
+            found[name] = _READ.get(name, _unchanged)(value)
         else:
             near = nearest(name, [*_PARAMS, *_OF_DRAFTS], 1)
             raise UsageError(
@@ -193,7 +193,7 @@ def _biases(value: Any) -> Any:
     return found
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 

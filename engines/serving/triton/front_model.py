@@ -17,7 +17,7 @@ from .fields import InputTensors, require_known
 from .local_link import LinkError, Tensors, send_request
 from .model_settings import inputs_of, parameters_of, places_of
 
-LOOK_SECONDS = 0.05  # between two polls for cancellation
+POLL_SECONDS = 0.05  # between two polls for cancellation
 
 
 class Client:
@@ -25,7 +25,7 @@ class Client:
 
     def __init__(self, sender: Any) -> None:
         self.sender, self.is_gone, self.is_answered = sender, False, False
-        self._asked, self._lock = 0.0, threading.Lock()
+        self._polled_at, self._lock = 0.0, threading.Lock()
 
     def is_unwanted(self) -> bool:
         """Return True if the request was cancelled.
@@ -33,8 +33,8 @@ class Client:
         Must not be called after the last response: Triton's server would crash.
         """
         with self._lock:
-            if not self.is_gone and time.monotonic() - self._asked > LOOK_SECONDS:
-                self._asked = time.monotonic()
+            if not self.is_gone and time.monotonic() - self._polled_at > POLL_SECONDS:
+                self._polled_at = time.monotonic()
                 if self.sender.is_cancelled():  # slow; `stop` may be set meanwhile
                     self.is_gone = True
             return self.is_gone

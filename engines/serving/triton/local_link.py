@@ -26,7 +26,7 @@ from ....plugins.errors import EnvironmentProblem
 Tensors = dict[str, np.ndarray]
 LONGEST = 16 << 20  # bytes per line
 SEND_SECONDS = 10.0
-LOOK_SECONDS = 0.05  # between two polls, for cancellation and for a listener
+POLL_SECONDS = 0.05  # between two polls, for cancellation and for a listener
 GAP_SECONDS = 1.0  # time for a new listener to take over
 
 
@@ -84,7 +84,7 @@ class Listener:
     def _run(self) -> None:
         with self._socket:
             while not self._listens:
-                if self._is_closed.wait(LOOK_SECONDS):
+                if self._is_closed.wait(POLL_SECONDS):
                     return
                 self._listens = self._takes_place()
             while not self._is_closed.is_set():
@@ -152,7 +152,7 @@ def send_request(
             raise EnvironmentProblem(
                 f"model {model} has stopped", why="the model was unloaded, or it failed", fix="retry the request"
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _responses(
@@ -163,7 +163,7 @@ def _responses(
         connection.settimeout(SEND_SECONDS)
         with contextlib.suppress(OSError):  # the peer may have ended
             connection.sendall(json.dumps(_written(tensors)).encode() + b"\n")
-        connection.settimeout(LOOK_SECONDS)
+        connection.settimeout(POLL_SECONDS)
         with contextlib.suppress(ConnectionResetError):
             for line in _lines(connection, is_unwanted):
                 yield json.loads(line)
@@ -176,7 +176,7 @@ def _connected(model: str, num_addresses: int) -> socket.socket:
     """
     end = time.monotonic() + GAP_SECONDS
     while True:
-        stranger, why = None, ""
+        other_user, why = None, ""
         for number in random.sample(range(num_addresses), num_addresses):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -189,17 +189,17 @@ def _connected(model: str, num_addresses: int) -> socket.socket:
             if _is_trusted(user):
                 return connection
             connection.close()
-            stranger = user
+            other_user = user
         if time.monotonic() > end:
-            raise _absent(model, why) if stranger is None else _taken(model, stranger)
-        time.sleep(LOOK_SECONDS)
+            raise _absent(model, why) if other_user is None else _address_in_use(model, other_user)
+        time.sleep(POLL_SECONDS)
 
 
 def _absent(model: str, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(f"model {model}, which holds the engine, is not running", why=why, fix="load that model")
 
 
-def _taken(model: str, user: int) -> EnvironmentProblem:
+def _address_in_use(model: str, user: int) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"cannot connect to model {model}: a process of user {user} has taken its address",
         why=f"this server runs as user {os.geteuid()}; nothing was sent to that process",

@@ -63,13 +63,13 @@ def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
     values = parameters_of(arguments)
     folder = Path(arguments["model_repository"], arguments["model_version"])
     is_gpu = arguments["model_instance_kind"] == "GPU"
-    threads = _whole(values, "threads", 0)
+    threads = _integer(values, "threads", 0)
     return ModelSettings(
         name=arguments["model_name"],
         version=arguments["model_version"],
         engine=folder / _text(values, "engine_dir"),  # stays unchanged if absolute
-        max_batch_size=_whole(values, "max_running", 1),
-        max_queue_size=_whole(values, "max_queue_size", 0),
+        max_batch_size=_integer(values, "max_running", 1),
+        max_queue_size=_integer(values, "max_queue_size", 0),
         threads=threads or None,
         request_seconds=_seconds(values, "request_timeout"),
         gpu=int(arguments["model_instance_device_id"]) if is_gpu else None,
@@ -81,7 +81,7 @@ def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
 
 def places_of(values: Mapping[str, str]) -> int:
     """Return the number of instances of the engine's model, from the config of a front model."""
-    return _whole(values, "engine_instances", 1)
+    return _integer(values, "engine_instances", 1)
 
 
 def _instances(config: Mapping[str, Any]) -> int:
@@ -95,7 +95,7 @@ def _text(values: Mapping[str, str], name: str) -> str:
     return values[name]
 
 
-def _whole(values: Mapping[str, str], name: str, minimum: int) -> int:
+def _integer(values: Mapping[str, str], name: str, minimum: int) -> int:
     text = _text(values, name)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
         raise EnvironmentProblem(

@@ -19,7 +19,7 @@ from .backend_utilities import error_of
 from .counters import TritonCounters
 from .fields import TensorOptions
 
-LOOK_SECONDS = 0.05  # between two polls for cancellation, and between two flushes
+POLL_SECONDS = 0.05  # between two polls for cancellation, and between two flushes
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class ResponseSender:
         self._inbox: SimpleQueue[PendingRequest | _Ready | _Refusal | _StopById | None] = (
             SimpleQueue()
         )  # None: end when no request is left
-        self._letters: set[PendingRequest] = set()
+        self._pending: set[PendingRequest] = set()
         self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
         self._thread.start()
 
@@ -86,10 +86,10 @@ class ResponseSender:
 
     def _run(self) -> None:
         counters = self._counters
-        is_ending, looked = False, time.monotonic()
-        while not is_ending or self._letters:
+        is_ending, polled_at = False, time.monotonic()
+        while not is_ending or self._pending:
             try:
-                item = self._inbox.get(timeout=LOOK_SECONDS)
+                item = self._inbox.get(timeout=POLL_SECONDS)
             except Empty:
                 item = None
             else:
@@ -101,17 +101,17 @@ class ResponseSender:
             elif isinstance(item, _Ready):
                 self._advance(item.request, counters)
             elif item is not None:
-                self._letters.add(item)
+                self._pending.add(item)
                 self._advance(item, counters)
-            if time.monotonic() - looked > LOOK_SECONDS:
-                self._look()
+            if time.monotonic() - polled_at > POLL_SECONDS:
+                self._cancel_disconnected()
                 counters.flush()
-                looked = time.monotonic()
+                polled_at = time.monotonic()
         counters.close()
 
     def _advance(self, request: PendingRequest, counters: TritonCounters) -> None:
         """Send the pending pieces of a request. A failure ends only this request."""
-        if request not in self._letters:  # it has failed meanwhile
+        if request not in self._pending:  # it has failed meanwhile
             return
         try:
             is_over = self._send_pieces(request, counters)
@@ -120,7 +120,7 @@ class ResponseSender:
             self._fail(request.sender, error, counters)
             is_over = True
         if is_over:
-            self._letters.discard(request)
+            self._pending.discard(request)
 
     def _send_pieces(self, request: PendingRequest, counters: TritonCounters) -> bool:
         """Send pending pieces, joined into one response; return whether the request has finished."""
@@ -187,16 +187,16 @@ class ResponseSender:
         except Exception as failure:
             self._utilities.Logger.log_error(f"a response could not be sent: {failure}")
 
-    def _look(self) -> None:
+    def _cancel_disconnected(self) -> None:
         """Cancel requests whose client has gone."""
-        for request in self._letters:
+        for request in self._pending:
             if not request.is_cancelled and request.sender.is_cancelled():
-                _give_up(request)
+                _cancel(request)
 
     def _stop(self, item: _StopById, counters: TritonCounters) -> None:
-        found = [request for request in self._letters if item.name and request.name == item.name]
+        found = [request for request in self._pending if item.name and request.name == item.name]
         for request in found:
-            _give_up(request)
+            _cancel(request)
         if not found:
             problem = f"no running request has the id {item.name!r}"
             self._fail(item.sender, UsageError(problem, fix="send `stop` with the id of a running request"), counters)
@@ -205,6 +205,6 @@ class ResponseSender:
         item.sender.send(self._utilities.InferenceResponse(output_tensors=tensors), flags=self._final)
 
 
-def _give_up(request: PendingRequest) -> None:
+def _cancel(request: PendingRequest) -> None:
     request.is_cancelled = True
     request.submission.cancel()

@@ -17,7 +17,7 @@ from ....plugins.op_spec import DOMAIN
 from ...fused_region_program import FUSED_REGION, PROGRAM
 from .steps import VIEWS, rule_of
 
-_LEAST = 3  # minimum number of steps, not counting views
+_MIN = 3  # minimum number of steps, not counting views
 _SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Identity")
 
 
@@ -32,24 +32,24 @@ class Joined:
 def join(model: ir.Model) -> Joined:
     """Replace runs of nodes in place."""
     common.TopologicalSortPass()(model)
-    complaints: dict[ir.Node, str] = {}
+    rejections: dict[ir.Node, str] = {}
     runs: dict[int, list[ir.Node]] = defaultdict(list)
-    for node, stage in _stages(model.graph, complaints).items():
+    for node, stage in _stages(model.graph, rejections).items():
         runs[stage].append(node)
     nodes = 0
     made = 0
     for run in runs.values():
-        if sum(node.op_type not in VIEWS for node in run) < _LEAST:
-            complaints |= dict.fromkeys(run, "too few consecutive steps")
+        if sum(node.op_type not in VIEWS for node in run) < _MIN:
+            rejections |= dict.fromkeys(run, "too few consecutive steps")
             continue
         _replace(model, run, made)
         nodes, made = nodes + len(run), made + 1
     common.TopologicalSortPass()(model)
-    outside = {node.op_type: why for node, why in complaints.items()}
+    outside = {node.op_type: why for node, why in rejections.items()}
     return Joined(nodes, outside)
 
 
-def _stages(graph: ir.Graph, complaints: dict[ir.Node, str]) -> dict[ir.Node, int]:
+def _stages(graph: ir.Graph, rejections: dict[ir.Node, str]) -> dict[ir.Node, int]:
     """Assign the nodes that can be steps to candidate regions, by number.
 
     A node outside that reads a region's output ends the region for all its own readers, so regions form no cycles.
@@ -58,27 +58,27 @@ def _stages(graph: ir.Graph, complaints: dict[ir.Node, str]) -> dict[ir.Node, in
     outside: dict[ir.Node, int] = {}
     types: dict[ir.Value, ir.DataType | None] = {}
     for node in graph:
-        kind = _type_of_first(node, types)
+        kind = _first_input_type(node, types)
         types |= {value: value.dtype or kind for value in node.outputs}
         before = [value.producer() for value in node.inputs if value is not None]
         inside = [stages[each] for each in before if each in stages]
         apart = [outside[each] for each in before if each in outside]
-        why = _complaint(node, types)
+        why = _unsupported_reason(node, types)
         if why is None:
             stages[node] = max([0, *inside, *apart])
             types |= {value: value.dtype or ir.DataType.FLOAT for value in node.outputs}
         else:
-            complaints[node] = why
+            rejections[node] = why
             outside[node] = max([0, *apart, *(stage + 1 for stage in inside)])
     return stages
 
 
-def _type_of_first(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> ir.DataType | None:
+def _first_input_type(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> ir.DataType | None:
     first = node.inputs[0] if node.inputs and node.op_type in _SAME_TYPE else None
     return None if first is None else types.get(first) or first.dtype
 
 
-def _complaint(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> str | None:
+def _unsupported_reason(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> str | None:
     rule = rule_of(node)
     if rule is None:
         return "there is no step for this op"
@@ -87,7 +87,7 @@ def _complaint(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> s
         return "the type is not float32"
     if node.domain != DOMAIN and kinds == {None}:
         return "the type is unknown"
-    return rule.complaint(node)
+    return rule.unsupported_reason(node)
 
 
 def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
@@ -112,7 +112,7 @@ def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
                 graph.outputs[at] = outer
     graph.remove(run)
     attributes = [ir.AttrString(PROGRAM, program), ir.AttrInt64("inputs", len(outer_inputs))]
-    body = _spelled_out(
+    body = _inline_functions(
         ir.Graph([*inner_inputs.values()], results, nodes=run, opset_imports=model.opset_imports), model
     )
     unset = [ir.Attr(each.name, each.type, None) for each in attributes]
@@ -124,7 +124,7 @@ def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
     )
 
 
-def _spelled_out(body: ir.Graph, model: ir.Model) -> ir.Graph:
+def _inline_functions(body: ir.Graph, model: ir.Model) -> ir.Graph:
     """Inline our ops to standard operators: inside functions, ONNX Runtime does not resolve overloads."""
     own = [
         _own_function(node, number, model)
@@ -160,7 +160,7 @@ def _program(run: Sequence[ir.Node], inputs: Sequence[ir.Value], results: Sequen
         rule = rule_of(node)
         if rule is None:
             raise ValueError(f"{node.op_type} is not a step")
-        step = rule.spelled(node)
+        step = rule.encode(node)
         given = ",".join("-" if value is None else str(numbers[value]) for value in node.inputs[: step.inputs])
         made = []
         for value in node.outputs:

@@ -18,7 +18,7 @@ from ....plugins.ops import OPS
 from ...fused_region_program import NORM_OF_SUM
 from ...names import CONTRIB
 
-_MOST_PARTS = 8  # of a Concat
+_MAX_PARTS = 8  # of a Concat
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class StepRule:
     ops: Sequence[str] = ()
     domain = ""
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Return the reason why the node cannot be a step; None if it can."""
         del node
         return None
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
-        """Return the step for a node without complaints."""
+    def encode(self, node: ir.Node) -> EncodedStep:
+        """Return the step for a supported node."""
         return EncodedStep(len(node.inputs))
 
 
@@ -50,11 +50,11 @@ class CustomOp(StepRule):
 
     domain = DOMAIN
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject an op that is not supported in regions."""
         return None if OPS[node.op_type].in_fused_regions else "the kernel of the op is a separate node"
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode every attribute, with the spec's defaults."""
         given = {name: attribute.value for name, attribute in node.attributes.items()}
         return EncodedStep(
@@ -73,7 +73,7 @@ class UnaryOp(StepRule):
 
     ops = ("Sigmoid", "Tanh", "Gelu")
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject any GELU but the tanh approximation."""
         if node.op_type == "Gelu" and node.attributes.get_string("approximate", "none") != "tanh":
             return "the kernel supports only the tanh approximation of GELU"
@@ -85,7 +85,7 @@ class Norm(StepRule):
 
     ops = ("RMSNormalization",)
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject another dimension, and a weight that is not one number per element of it."""
         if node.attributes.get_int("axis", -1) != -1:
             return "the norm is not over the last dimension"
@@ -94,7 +94,7 @@ class Norm(StepRule):
             return "the weight does not have one value per element of the last dimension"
         return None
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode its epsilon."""
         return EncodedStep(2, {"epsilon": text_of(node.attributes.get_float("epsilon", 1e-5))})
 
@@ -104,11 +104,11 @@ class NormOfSum(Norm):
 
     ops, domain = (NORM_OF_SUM,), CONTRIB
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject a bias."""
         return "the op adds a bias" if len(node.inputs) > 3 and node.inputs[3] is not None else None
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode its epsilon."""
         return EncodedStep(3, {"epsilon": text_of(node.attributes.get_float("epsilon", 1e-12))})
 
@@ -118,7 +118,7 @@ class Rotary(StepRule):
 
     ops = ("RotaryEmbedding",)
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject other forms."""
         x = node.inputs[0]
         if x is None or x.shape is None or len(x.shape) != 4:
@@ -129,7 +129,7 @@ class Rotary(StepRule):
             return "the op rotates adjacent pairs"
         return None
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode no attributes: the tables determine how much of a head is rotated."""
         return EncodedStep(4)
 
@@ -139,11 +139,11 @@ class Concat(StepRule):
 
     ops = ("Concat",)
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject another dimension, and more parts than the step supports."""
         if not _is_of_last(node):
             return "the operation is not along the last dimension"
-        return None if 2 <= len(node.inputs) <= _MOST_PARTS else f"the op does not have 2 to {_MOST_PARTS} parts"
+        return None if 2 <= len(node.inputs) <= _MAX_PARTS else f"the op does not have 2 to {_MAX_PARTS} parts"
 
 
 class Gather(StepRule):
@@ -151,7 +151,7 @@ class Gather(StepRule):
 
     ops = ("Gather",)
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject another dimension, and indices of another type."""
         rows = node.inputs[1]
         if node.attributes.get_int("axis", 0) != 0:
@@ -164,13 +164,13 @@ class Split(StepRule):
 
     ops = ("Split",)
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject another dimension, and unknown sizes."""
         if not _is_of_last(node):
             return "the operation is not along the last dimension"
         return None if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None else "the sizes are not constants"
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode the sizes."""
         return EncodedStep(1, {"sizes": text_of(_constant(node.inputs[1]))})
 
@@ -180,7 +180,7 @@ class Reshape(StepRule):
 
     ops = ("Reshape",)
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode the shape if it is constant; otherwise it is read when the region starts."""
         zero = {"allowzero": text_of(node.attributes.get_int("allowzero", 0))}
         shape = _constant(node.inputs[1])
@@ -192,12 +192,12 @@ class Transpose(StepRule):
 
     ops = ("Transpose",)
 
-    def complaint(self, node: ir.Node) -> str | None:
+    def unsupported_reason(self, node: ir.Node) -> str | None:
         """Reject a permutation of the last dimension."""
         order = node.attributes.get_ints("perm", [])
         return None if order and order[-1] == len(order) - 1 else "the op moves the last dimension"
 
-    def spelled(self, node: ir.Node) -> EncodedStep:
+    def encode(self, node: ir.Node) -> EncodedStep:
         """Encode the permutation."""
         return EncodedStep(1, {"perm": text_of(list(node.attributes.get_ints("perm", [])))})
 
@@ -212,14 +212,14 @@ RULES: Sequence[StepRule] = (
     BinaryOp(), UnaryOp(), Norm(), NormOfSum(), Rotary(),
     Concat(), Gather(), Split(), Reshape(), Transpose(), NoOp(),
 )  # fmt: skip
-_OURS = CustomOp()
+_CUSTOM_OP = CustomOp()
 _BY_OP = {(rule.domain, op): rule for rule in RULES for op in rule.ops}
 VIEWS = (*Split.ops, *Reshape.ops, *Transpose.ops, *NoOp.ops)
 
 
 def rule_of(node: ir.Node) -> StepRule | None:
     """Return the rule for a kind of node, if there is one."""
-    return _OURS if node.domain == DOMAIN else _BY_OP.get((node.domain, node.op_type))
+    return _CUSTOM_OP if node.domain == DOMAIN else _BY_OP.get((node.domain, node.op_type))
 
 
 def text_of(value: Any) -> str:

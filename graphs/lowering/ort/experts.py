@@ -32,7 +32,7 @@ def _pattern(op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any
     )
 
 
-def _unfit(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
+def _unsupported(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
     """Fail with the reason if the kernels cannot compute the node."""
     result, node = MatchResult(), y.producer()
     if node is not None and inner_codes(node):
@@ -58,7 +58,7 @@ def _routing(op: Any, x: ir.Value, experts: ir.Value, scores: ir.Value, count: i
     return logits
 
 
-def _weighed(op: Any, mixed: ir.Value, scores: ir.Value) -> Any:
+def _scaled_by_scores(op: Any, mixed: ir.Value, scores: ir.Value) -> Any:
     """Multiply by the sum of the scores, which the kernel divides by."""
     return op.Mul(mixed, op.ReduceSum(scores, op.Constant(value_ints=[1]), keepdims=1))
 
@@ -87,7 +87,7 @@ class MoEFusion(RewriteRuleClassBase):
         return _pattern(op, x, experts, scores, gate_up, down)
 
     def check(self, _: Any, experts: ir.Value, gate_up: ir.Value, y: ir.Value, **__: Any) -> MatchResult:
-        return _unfit(experts, gate_up, y)
+        return _unsupported(experts, gate_up, y)
 
     def rewrite(
         self,
@@ -103,7 +103,7 @@ class MoEFusion(RewriteRuleClassBase):
         (first, second), count = _biases(node), int(gate_up.shape[0])
         routing = _routing(op, x, experts, scores, count)
         mixed = op.MoE(x, routing, gate_up, first, down, second, **_terms(node, experts), _domain=CONTRIB)
-        return _weighed(op, mixed, scores)
+        return _scaled_by_scores(op, mixed, scores)
 
 
 class QMoEFusion(RewriteRuleClassBase):
@@ -146,7 +146,7 @@ class QMoEFusion(RewriteRuleClassBase):
                 return result.fail("another node reads the weight as well", weight)
         if len({(blocks.bits, blocks.size) for blocks in both}) > 1:
             return result.fail("the two matmuls differ in bits or blocks", down)
-        return _unfit(experts, gate_up, y)
+        return _unsupported(experts, gate_up, y)
 
     def rewrite(
         self,
@@ -180,4 +180,4 @@ class QMoEFusion(RewriteRuleClassBase):
             **_terms(node, experts),
             _domain=CONTRIB,
         )
-        return _weighed(op, mixed, scores)
+        return _scaled_by_scores(op, mixed, scores)

@@ -115,11 +115,11 @@ def pack_linears(model: ir.Model) -> None:
 
 def _can_be_stacked(node: ir.Node) -> bool:
     """Return True if no other node reads its weights, and no padding rows would end up inside the stack."""
-    own = all(_own(weight) for weight in node.inputs[1:])
+    own = all(_is_exclusive(weight) for weight in node.inputs[1:])
     return own and not (node.op_type in _PACKED and _rows(node) % TILE)
 
 
-def _own(weight: ir.Value | None) -> bool:
+def _is_exclusive(weight: ir.Value | None) -> bool:
     """Return True if only one node reads it, and its values are streamed."""
     tensor = None if weight is None else weight.const_value
     return weight is not None and isinstance(tensor, ir.ExternalTensor) and len(weight.uses()) == 1

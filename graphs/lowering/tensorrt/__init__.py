@@ -35,7 +35,7 @@ def apply(model: ir.Model, *, expert_layer: bool) -> None:
     mxfp8.apply(model)
     std.apply(model)
     common.InlinePass(lambda function: function.name == "SparseExperts")(model)
-    routers.weigh_in_sums(model)
+    routers.apply_shares_in_sum(model)
     _select_plugins(model)
 
 

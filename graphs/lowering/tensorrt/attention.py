@@ -22,15 +22,15 @@ from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
 from ..trees import skipped_bits
 from .cache_reads import CacheReads, cache_reads
-from .decomposed_attention import spelled_attention
+from .decomposed_attention import decompose_attention
 from .shared_inputs import quantize_separately
 from .sink_keys import ADDED, sink_key, sink_mask, sink_queries, sink_value
 
 _WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 
 # Finite, to avoid tiles with only infinities; far below any score of a written position.
-_UNSEEN = {ir.DataType.FLOAT16: -65504.0}
-_UNSEEN_WIDE = -1e30
+_MASKED = {ir.DataType.FLOAT16: -65504.0}
+_MASKED_WIDE = -1e30
 
 _CachedReads = dict[tuple[object, ...], tuple[CacheReads, ir.Value]]  # and the mask
 _Tree = tuple[ir.Value, ir.Value]  # skipped i64 [B,S], and ancestors bool [B,S,S]
@@ -99,7 +99,7 @@ def _rewrite(
     if copies_caches and not is_plain:
         keys, values = _as_parts_of_one(op, keys, values)
     if is_plain:
-        heads_first = spelled_attention(
+        heads_first = decompose_attention(
             op, q, keys, values, mask, sinks, reach=read.cached, cache=cache, scale=scale, softcap=softcap
         )
     else:
@@ -193,4 +193,4 @@ def additive_mask(
 
 
 def _hidden(dtype: ir.DataType | None) -> float:
-    return _UNSEEN.get(dtype, _UNSEEN_WIDE)
+    return _MASKED.get(dtype, _MASKED_WIDE)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ...node_tape import Nodes
 
 _MULTIPLE = 8  # positions, so that rows of masks are aligned for loads of 16 bytes
-_NOWHERE = 2**62  # a position behind all others
+_OUT_OF_RANGE = 2**62  # a position behind all others
 
 
 @dataclass(frozen=True)
@@ -87,5 +87,5 @@ def _with_window_last(op: Nodes, read: ir.Value, column: ir.Value, start: ir.Val
 
     What the caches hold from there on is nowhere: this pass replaces it.
     """
-    cached = op.Where(op.Less(read, start), read, op.constant(_NOWHERE))
+    cached = op.Where(op.Less(read, start), read, op.constant(_OUT_OF_RANGE))
     return op.Where(op.Less(column, op.constant(0)), cached, op.Add(start, column))

@@ -14,7 +14,7 @@ from ...node_tape import Nodes
 _WIDE = ir.DataType.FLOAT
 
 
-def spelled_attention(
+def decompose_attention(
     op: Nodes,
     q: ir.Value,
     k: ir.Value,

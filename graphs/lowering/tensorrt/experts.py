@@ -19,7 +19,7 @@ from ....plugins.op_spec import DOMAIN
 from ....plugins.ops.sparse_experts.body import combining, gating
 from ....plugins.ops.sparse_experts.spec import CUBIC
 from ...node_tape import Nodes
-from ...quantization.expert_stacks import codes_of, halves_of, turned_of
+from ...quantization.expert_stacks import codes_of, halves_of, transposed_of
 from ...quantization.qdq_nodes import scalar
 from ...quantization.rewrite_rules import inner_codes
 
@@ -93,19 +93,19 @@ _SUM = """
 def apply(model: ir.Model) -> None:
     """Rewrite every layer of experts in place, except those that the layer does not support."""
     for node in tuple(model.graph):
-        if node.domain == DOMAIN and node.op_type == "SparseExperts" and _takes(node):
+        if node.domain == DOMAIN and node.op_type == "SparseExperts" and _is_supported(node):
             _rewrite(model, node)
             model.opset_imports[TRT] = 1
 
 
-def _takes(node: ir.Node) -> bool:
+def _is_supported(node: ir.Node) -> bool:
     """Return True if the layer supports the node: its gate, and no quantization, or E4M3 before both matmuls."""
     if node.attributes.get_float(CUBIC.name, 0.0):  # GELU
         return False
     if not inner_codes(node):
         return True
     x, gate_up, down = (node.inputs[index] for index in (0, 3, 4))
-    factors = [x, *(halves_of(gate_up) or ()), turned_of(down)]
+    factors = [x, *(halves_of(gate_up) or ()), transposed_of(down)]
     return len(factors) == 4 and {codes_of(factor) for factor in factors} == {_CODES}
 
 
@@ -115,8 +115,8 @@ def _rewrite(model: ir.Model, node: ir.Node) -> None:
     op, is_static = Nodes(), bool(inner_codes(node))
     # Each token is a separate row, not a place in a sequence: the layer is made for short sequences.
     rows = [_row(op, x), *(op.Unsqueeze(value, op.constant([1])) for value in (_int32(op, experts), scores))]
-    weights = [*(halves_of(gate_up) or (_turn(op, half) for half in _halves(op, gate_up)))]
-    weights.append(turned_of(down) or _turn(op, down))
+    weights = [*(halves_of(gate_up) or (_transposed(op, half) for half in _halves(op, gate_up)))]
+    weights.append(transposed_of(down) or _transposed(op, down))
     if biases:
         weights += [*_halves(op, biases[0]), biases[1]]
     # The parser assumes a SwiGLU with custom parameters as soon as one of these is present.
@@ -151,7 +151,7 @@ def _int32(op: Nodes, experts: ir.Value) -> ir.Value:
     return op.Cast(experts, to=ir.DataType.INT32)
 
 
-def _turn(op: Nodes, stack: ir.Value) -> ir.Value:
+def _transposed(op: Nodes, stack: ir.Value) -> ir.Value:
     return op.Transpose(stack, perm=[0, 2, 1])
 
 

@@ -48,19 +48,19 @@ def apply(model: ir.Model) -> None:
     RULES.apply_to_model(model)
 
 
-def weigh_in_sums(model: ir.Model) -> None:
+def apply_shares_in_sum(model: ir.Model) -> None:
     """Compute the shares of dense, inlined experts in their sum, in place, where the router is such a softmax."""
     for node in tuple(model.graph):
         if node.op_type == "ScatterElements":
-            _weigh(model.graph, node)
+            _rewrite_weighted_sum(model.graph, node)
 
 
-def _weigh(graph: ir.Graph, scattering: ir.Node) -> None:
+def _rewrite_weighted_sum(graph: ir.Graph, scattering: ir.Node) -> None:
     """Rewrite the sum of the experts whose shares this node scatters; leave those of other routers."""
     scores, top = _maker(scattering.inputs[2]), _maker(scattering.inputs[1])
     scores = _maker(scores.inputs[0]) if scores is not None and scores.op_type == "Cast" else scores
-    product = _only_reader(scattering.outputs[0], "Transpose", "Unsqueeze", "Mul")
-    total = _only_reader(product.outputs[0], "ReduceSum") if product is not None else None
+    product = _end_of_chain(scattering.outputs[0], "Transpose", "Unsqueeze", "Mul")
+    total = _end_of_chain(product.outputs[0], "ReduceSum") if product is not None else None
     if scores is None or top is None or product is None or total is None:
         return
     if scores.op_type != "Softmax" or top.op_type != "TopK" or scores.inputs[0] is not top.outputs[0]:
@@ -96,7 +96,7 @@ def _maker(value: ir.Value | None) -> ir.Node | None:
     return value.producer() if value is not None else None
 
 
-def _only_reader(value: ir.Value, *kinds: str) -> ir.Node | None:
+def _end_of_chain(value: ir.Value, *kinds: str) -> ir.Node | None:
     """Return the last of some nodes of these kinds, each of which is the only reader of the one before."""
     node = None
     for kind in kinds:

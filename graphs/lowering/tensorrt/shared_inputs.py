@@ -51,9 +51,9 @@ def _copied(graph: ir.Graph, scale: ir.Value | None) -> ir.Value:
     """Return another constant with the same value: TensorRT merges two nodes with equal inputs."""
     if scale is None or scale.const_value is None:
         raise ValueError("the quantization has no constant scale")
-    twin = ir.Value(name=f"{scale.name}.apart", shape=scale.shape, type=scale.type, const_value=scale.const_value)
-    graph.register_initializer(twin)
-    return twin
+    copy = ir.Value(name=f"{scale.name}.apart", shape=scale.shape, type=scale.type, const_value=scale.const_value)
+    graph.register_initializer(copy)
+    return copy
 
 
 def _again(graph: ir.Graph, node: ir.Node, inputs: list[ir.Value | None], reader: ir.Node) -> ir.Value:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .own_tokens import EMISSION, OWN_TOKENS, agreement
 
-_JUDGED = """
+_VERDICTS = """
     best_score_3 = GatherElements<axis=2>(scores, best)
     best_score = Squeeze(best_score_3, two)
     d_in_3 = Unsqueeze(d_in, two)
@@ -27,7 +27,7 @@ AcceptPrefix (logits, input_ids, window_len, draft_len, forced_next,
   d_at = Min(d_at_raw, last_id)
   d = GatherElements<axis=1>(input_ids, d_at)
   same = Equal(d, y)
-{agreement(_JUDGED)}
+{agreement(_VERDICTS)}
   # The accepted prefix ends at the first column that fails; the last one always does.
   is_draft = Less(j, drafts_2)
   passes = And(agrees, is_draft)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..accept_prefix.own_tokens import EMISSION, OWN_TOKENS, agreement
 
-_JUDGED = """
+_VERDICTS = """
     best_scores_3 = GatherElements<axis=2>(scores, best)
     best_scores = Squeeze(best_scores_3, two)
     best_score = GatherElements<axis=1>(best_scores, parent)
@@ -51,7 +51,7 @@ AcceptTree (logits, input_ids, window_len, draft_len, forced_next,
   y_before = GatherElements<axis=1>(y, parent)
   is_y = Equal(d, y_before)
   same = And(is_y, is_draft)
-{agreement(_JUDGED)}
+{agreement(_VERDICTS)}
   # A column goes on to the first child that is its y, else to the first that is tolerated, else nowhere.
   follows = And(agrees, is_draft)
   same_i = Cast<to=6>(same)

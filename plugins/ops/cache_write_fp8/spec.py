@@ -7,7 +7,7 @@ from ...op_spec import FLOAT8, FLOATS, Kernel, Operand, OpSpec
 from .body import body
 from .reference import cache_write_fp8
 
-_MOST = 2**31 - 1  # elements of k: the kernel counts those of k and v in 32 bits
+_MAX = 2**31 - 1  # elements of k: the kernel counts those of k and v in 32 bits
 
 SPEC = OpSpec(
     name="CacheWriteFp8",
@@ -36,7 +36,7 @@ Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorSca
     body=body,
     bounds=(
         Bound(("S",), "{S} new positions do not fit a cache of {T}", maximum="T"),
-        Bound(("B", "Hkv", "S", "D"), "{product} new numbers exceed the limit of one launch", maximum=_MOST),
+        Bound(("B", "Hkv", "S", "D"), "{product} new numbers exceed the limit of one launch", maximum=_MAX),
     ),
     kernel=Kernel(
         entry="cache_write_fp8",

@@ -16,7 +16,7 @@ _TOLERANCE = 2e-5  # exponentials differ from NumPy's in the last digits, and su
 
 def cpu_cases() -> Iterator[CpuCase]:
     """Two rows of several columns, one at the start of its cache and one at the end."""
-    for size, group, columns, window, softcap, has_sinks, kept_as, *saturates in (
+    for size, group, columns, window, softcap, has_sinks, cache_type, *saturates in (
         (64, 3, 5, 0, 0.0, False, "float32"),
         (12, 1, 1, 0, 0.0, False, "float32"),
         (80, 2, 3, 70, 5.0, True, "float32"),
@@ -30,15 +30,15 @@ def cpu_cases() -> Iterator[CpuCase]:
         new, kept = (2, 2, columns, size), (2, 2, 150, size)
         q = rng.normal(size=(2, 2 * group, columns, size))
         wide = (each.astype(np.float32) for each in (q, rng.normal(size=new), rng.normal(size=new)))
-        caches = (_kept(rng.normal(size=kept), kept_as) for _ in range(2))
+        caches = (_as_cached(rng.normal(size=kept), cache_type) for _ in range(2))
         sinks = rng.normal(size=2 * group).astype(np.float32) if has_sinks else None
         start = np.array([0, 150 - columns])
         tree = rng.random(size=(2, columns, columns)) < 0.5 if columns == 5 else None
         inputs = (*wide, *caches, start, sinks, tree)
-        attributes = {"scale": 0.2, "window": window, "softcap": softcap, "scaled": int(kept_as == "int8")}
+        attributes = {"scale": 0.2, "window": window, "softcap": softcap, "scaled": int(cache_type == "int8")}
         attributes |= dict.fromkeys(saturates, 1)
         yield CpuCase(inputs, attributes, tolerance=_TOLERANCE)
 
 
-def _kept(numbers: NDArray[Any], kept_as: str) -> NDArray[Any]:
-    return codes_of(numbers) if kept_as == "int8" else numbers.astype(kept_as)
+def _as_cached(numbers: NDArray[Any], cache_type: str) -> NDArray[Any]:
+    return codes_of(numbers) if cache_type == "int8" else numbers.astype(cache_type)

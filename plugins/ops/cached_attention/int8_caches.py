@@ -15,7 +15,7 @@ from ...graph_contract import SCALE_BYTES
 
 Array = NDArray[Any]
 
-MOST = 127  # largest code, and largest m
+MAX = 127  # largest code, and largest m
 SMALLEST = 2.0**-90
 FLAWED = -128
 
@@ -28,10 +28,10 @@ def codes_of(x: Array) -> Array:
     largest = np.abs(x).max(axis=-1, keepdims=True)
     is_none = largest < np.float32(SMALLEST)
     largest = np.where(is_none, np.float32(1), largest)
-    mantissa, exponent = np.frexp(largest / np.float32(MOST * MOST))
+    mantissa, exponent = np.frexp(largest / np.float32(MAX * MAX))
     exponent = exponent - (mantissa == 0.5)  # the least power of two that is not smaller
     power = np.ldexp(np.float32(1), exponent)
-    m = np.minimum(np.ceil(largest / (np.float32(MOST) * power)), np.float32(MOST))
+    m = np.minimum(np.ceil(largest / (np.float32(MAX) * power)), np.float32(MAX))
     codes = np.where(is_none, 0, np.rint(x / (m * power)))
     m = np.where(is_flawed, FLAWED, np.where(is_none, 0, m))
     return np.concatenate([codes, m, np.where(is_none, 0, exponent)], axis=-1).astype(np.int8)

@@ -44,8 +44,8 @@ def cached_attention(
         begin = int(start[b])
         if not 0 <= begin <= k_cache.shape[2] - length:
             raise ValueError(f"row {b}: {length} positions from {begin} do not fit in a cache of {k_cache.shape[2]}")
-        k_out[b, :, begin : begin + length] = _kept(k[b], k_scale, k_out.dtype)
-        v_out[b, :, begin : begin + length] = _kept(v[b], v_scale, v_out.dtype)
+        k_out[b, :, begin : begin + length] = _as_cached(k[b], k_scale, k_out.dtype)
+        v_out[b, :, begin : begin + length] = _as_cached(v[b], v_scale, v_out.dtype)
         for h in range(heads):
             for s in range(length):
                 seen = [*range(begin), *(begin + t for t in range(s + 1) if _sees(ancestors, b, s, t))]
@@ -74,7 +74,7 @@ def _clamped(new: Array) -> Array:
     return np.where(np.isfinite(new), np.clip(new, -most, most), new)
 
 
-def _kept(new: Array, scale: float, dtype: np.dtype[Any]) -> Array:
+def _as_cached(new: Array, scale: float, dtype: np.dtype[Any]) -> Array:
     """Return new keys or values as a cache of this type stores them."""
     if scale:
         return cache_codes(new, scale)

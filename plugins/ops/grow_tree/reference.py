@@ -11,7 +11,7 @@ from ...graph_contract import DEEPEST
 
 Array = NDArray[Any]
 
-LEAST = np.float32(-1e30)  # of a score; also in place of NaN
+MIN = np.float32(-1e30)  # of a score; also in place of NaN
 
 
 def grow_tree(window_ids: Array, candidate_ids: Array, candidate_scores: Array) -> tuple[Array, Array]:
@@ -36,4 +36,4 @@ def grow_tree(window_ids: Array, candidate_ids: Array, candidate_scores: Array) 
 
 
 def _sum(score: Any, other: Any) -> Any:
-    return score + (other if other > LEAST else LEAST)
+    return score + (other if other > MIN else MIN)

@@ -18,7 +18,7 @@ from ..quantized_linear.reference import fused_multiply_add
 Array = NDArray[Any]
 
 BYTES = MX_BLOCK // 2  # of the codes of a block
-MOST_CHOICES = 256  # of a token: those of one are grouped together
+MAX_CHOICES = 256  # of a token: those of one are grouped together
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 _LANES, _COLUMNS = 32, 8  # of a warp; that a lane adds at a time

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...limits import Bound
 from ...number_types import MX_BLOCK
 from ...op_spec import FLOATS, Kernel, Operand, OpSpec
-from .blocks import BYTES, MOST_CHOICES
+from .blocks import BYTES, MAX_CHOICES
 from .body import body
 from .reference import mxfp4_gate_up
 
 CODES, EXPONENTS = ("int8",), ("int8",)
-_MOST = 2**31 - 1  # of a product of sizes that the kernel computes in 32 bits
+_MAX = 2**31 - 1  # of a product of sizes that the kernel computes in 32 bits
 
 
 def bounds_of_blocks(columns: str) -> tuple[Bound, ...]:
@@ -24,7 +24,7 @@ def bounds_of_blocks(columns: str) -> tuple[Bound, ...]:
             maximum=columns,
             times=MX_BLOCK,
         ),
-        Bound(("A",), f"{{A}} experts per token are not 1 to {MOST_CHOICES}", minimum=1, maximum=MOST_CHOICES),
+        Bound(("A",), f"{{A}} experts per token are not 1 to {MAX_CHOICES}", minimum=1, maximum=MAX_CHOICES),
     )
 
 
@@ -60,7 +60,7 @@ of an expert that does not exist is NaN.""",
             maximum="J",
             times=2,
         ),
-        Bound(("I",), "{I} inner columns exceed the limit of one launch", maximum=_MOST // MOST_CHOICES),
+        Bound(("I",), "{I} inner columns exceed the limit of one launch", maximum=_MAX // MAX_CHOICES),
     ),
     kernel=Kernel(
         entry="mxfp4_gate_up",

@@ -90,8 +90,8 @@ def gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32, c
     if limit:
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
     with np.errstate(over="ignore", invalid="ignore"):
-        bent = gate + cubic * gate * gate * gate if cubic else gate
-        gated: Array = (up + beta) * (gate / (1 + _exponential(-(alpha * bent))))
+        cubic_gate = gate + cubic * gate * gate * gate if cubic else gate
+        gated: Array = (up + beta) * (gate / (1 + _exponential(-(alpha * cubic_gate))))
     return gated
 
 

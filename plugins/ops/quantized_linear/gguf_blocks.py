@@ -17,12 +17,12 @@ Reader = Callable[[Array], Array]
 _HALF = 2  # bytes of a float16
 
 
-def one_half(blocks: Array) -> Array:
+def leading_half(blocks: Array) -> Array:
     """Return the float16 number at the start of each block."""
     return _halves(blocks, 1)[..., 0]
 
 
-def two_halves(blocks: Array) -> Array:
+def leading_halves(blocks: Array) -> Array:
     """Return the two float16 numbers at the start of each block."""
     return _halves(blocks, 2)
 

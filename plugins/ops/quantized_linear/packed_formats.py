@@ -14,22 +14,22 @@ from .gguf_blocks import (
     five_bits_from,
     int8_codes,
     k_scales,
+    leading_half,
+    leading_halves,
     nibbles_from,
-    one_half,
     q4_k_codes,
     q5_k_codes,
     q6_k_codes,
     q6_k_scales,
-    two_halves,
 )
 from .scale_layouts import (
     BLOCK,
     BlockScales,
-    BlockScalesAndLeast,
+    BlockScalesAndMin,
     Exponents,
+    HalfBlockSteps,
     RowScales,
-    StepsAndLeast,
-    StepsOfHalves,
+    StepsAndMin,
 )
 
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -86,21 +86,21 @@ class PackedFormat:
         return pair // together, self.upper_bits * (pair % together) + (4 if group < 4 else 0)
 
 
-_ROW, _BLOCK, _LEAST = RowScales(), BlockScales(), BlockScalesAndLeast()
+_ROW, _BLOCK, _MIN = RowScales(), BlockScales(), BlockScalesAndMin()
 
 PACKED_FORMATS = {
     each.name: each
     for each in (
         PackedFormat("int8", 8, _ROW, middle=128),
-        PackedFormat("q8_0", 8, _BLOCK, middle=128, gguf=GgufBlocks(34, int8_codes, one_half)),
-        PackedFormat("q4_0", 4, _BLOCK, middle=8, gguf=GgufBlocks(18, nibbles_from(2), one_half)),
-        PackedFormat("q4_1", 4, _LEAST, gguf=GgufBlocks(20, nibbles_from(4), two_halves, (0, 2))),
-        PackedFormat("q5_0", 5, _BLOCK, middle=16, gguf=GgufBlocks(22, five_bits_from(2), one_half)),
-        PackedFormat("q5_1", 5, _LEAST, gguf=GgufBlocks(24, five_bits_from(4), two_halves, (0, 2))),
-        PackedFormat("q4_k", 4, StepsAndLeast(), gguf=GgufBlocks(144, q4_k_codes, k_scales, (0, 2))),
-        PackedFormat("q5_k", 5, StepsAndLeast(), gguf=GgufBlocks(176, q5_k_codes, k_scales, (0, 2))),
-        PackedFormat("q6_k", 6, StepsOfHalves(), middle=32, gguf=GgufBlocks(210, q6_k_codes, q6_k_scales, (208,))),
-        PackedFormat("iq4_nl", 4, _BLOCK, values=_IQ4_NL, gguf=GgufBlocks(18, nibbles_from(2), one_half)),
+        PackedFormat("q8_0", 8, _BLOCK, middle=128, gguf=GgufBlocks(34, int8_codes, leading_half)),
+        PackedFormat("q4_0", 4, _BLOCK, middle=8, gguf=GgufBlocks(18, nibbles_from(2), leading_half)),
+        PackedFormat("q4_1", 4, _MIN, gguf=GgufBlocks(20, nibbles_from(4), leading_halves, (0, 2))),
+        PackedFormat("q5_0", 5, _BLOCK, middle=16, gguf=GgufBlocks(22, five_bits_from(2), leading_half)),
+        PackedFormat("q5_1", 5, _MIN, gguf=GgufBlocks(24, five_bits_from(4), leading_halves, (0, 2))),
+        PackedFormat("q4_k", 4, StepsAndMin(), gguf=GgufBlocks(144, q4_k_codes, k_scales, (0, 2))),
+        PackedFormat("q5_k", 5, StepsAndMin(), gguf=GgufBlocks(176, q5_k_codes, k_scales, (0, 2))),
+        PackedFormat("q6_k", 6, HalfBlockSteps(), middle=32, gguf=GgufBlocks(210, q6_k_codes, q6_k_scales, (208,))),
+        PackedFormat("iq4_nl", 4, _BLOCK, values=_IQ4_NL, gguf=GgufBlocks(18, nibbles_from(2), leading_half)),
         PackedFormat(
             "mxfp4", 4, Exponents(), values=_MXFP4, gguf=GgufBlocks(17, nibbles_from(1), first_byte, (), (0,))
         ),

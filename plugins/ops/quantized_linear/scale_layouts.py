@@ -31,7 +31,7 @@ class RowScales:
     dtype: str = "float32"
     columns: int = 0  # that share an entry; 0: all of a row
     entry: tuple[int, ...] = ()  # shape of what a row has for those columns
-    has_least: bool = False
+    has_min: bool = False
     parts: int = 1  # of a block, each with a step of its own
 
     def units(self, columns: int) -> int:
@@ -70,14 +70,14 @@ class BlockScales(RowScales):
 
 
 @dataclass(frozen=True)
-class BlockScalesAndLeast(BlockScales):
+class BlockScalesAndMin(BlockScales):
     """Two float16 for every 32 columns, scale and least value: [N, blocks, 2], packed as [tiles, blocks, 32].
 
     A packed entry has the 16 scales, then the 16 least values.
     """
 
     entry: tuple[int, ...] = (2,)
-    has_least: bool = True
+    has_min: bool = True
 
     def meaning(self, rows: Array) -> Meaning:
         """Return factors, steps and least values of rows."""
@@ -102,7 +102,7 @@ class Exponents(BlockScales):
 
 
 @dataclass(frozen=True)
-class StepsAndLeast(RowScales):
+class StepsAndMin(RowScales):
     """Float16 d and dmin, 8 scales and 8 minimums for every 256 columns: uint8 [N, superblocks, 20].
 
     The scale of a block is d times its whole scale, its least value is minus dmin times its whole minimum. A packed
@@ -112,7 +112,7 @@ class StepsAndLeast(RowScales):
     dtype: str = "uint8"
     columns: int = SUPERBLOCK
     entry: tuple[int, ...] = (20,)
-    has_least: bool = True
+    has_min: bool = True
     halves: int = 2
 
     def is_finite(self, rows: Array) -> bool:
@@ -151,14 +151,14 @@ class StepsAndLeast(RowScales):
 
 
 @dataclass(frozen=True)
-class StepsOfHalves(StepsAndLeast):
+class HalfBlockSteps(StepsAndMin):
     """A float16, d, for every 256 columns, and an int8 for every 16 of them: uint8 [N, superblocks, 18].
 
     A packed entry of 288 bytes has 16 d, then for each half of a block 16 steps.
     """
 
     entry: tuple[int, ...] = (18,)
-    has_least: bool = False
+    has_min: bool = False
     parts: int = 2
     halves: int = 1
 

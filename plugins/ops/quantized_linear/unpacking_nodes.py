@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from .packed_formats import PACKED_FORMATS, PackedFormat
 from .scale_layouts import (
     BlockScales,
-    BlockScalesAndLeast,
+    BlockScalesAndMin,
     Exponents,
+    HalfBlockSteps,
     RowScales,
-    StepsAndLeast,
-    StepsOfHalves,
+    StepsAndMin,
 )
 
 # codes [tiles, blocks, bytes] -> codes_5 [tiles, blocks, 8, 16, 4]
@@ -55,7 +55,7 @@ _UPPER_BITS = """
 _TURNED = """
   turned = Transpose<perm = [0, 3, 1, 2, 4]>(codes_5)
 """
-_LESS_MIDDLE = """
+_MINUS_ZERO_POINT = """
   codes_32 = Cast<to = 1>(turned)
   middle = Constant<value_float = {middle}.0>()
   whole_5 = Sub(codes_32, middle)
@@ -70,7 +70,7 @@ _VALUES = """
 _NUMBERS = """
   factors = Cast<to = 1>(scales)
 """
-_NUMBERS_AND_LEAST = """
+_NUMBERS_AND_MIN = """
   scales_32 = Cast<to = 1>(scales)
   factors, least_values = Split<axis = 2, num_outputs = 2>(scales_32)
 """
@@ -162,12 +162,12 @@ def _entries(halves: int) -> str:
 _SCALES: dict[type[RowScales], str] = {
     RowScales: _NUMBERS,
     BlockScales: _NUMBERS,
-    BlockScalesAndLeast: _NUMBERS_AND_LEAST,
+    BlockScalesAndMin: _NUMBERS_AND_MIN,
     Exponents: _POWERS.format(
         high=_list(2.0 ** (16 * n - 128) for n in range(16)), low=_list(2.0**n for n in range(16))
     ),
-    StepsAndLeast: _entries(StepsAndLeast.halves) + _STEPS,
-    StepsOfHalves: _entries(StepsOfHalves.halves) + _SIGNED_STEPS,
+    StepsAndMin: _entries(StepsAndMin.halves) + _STEPS,
+    HalfBlockSteps: _entries(HalfBlockSteps.halves) + _SIGNED_STEPS,
 }
 
 _SCALED = """
@@ -211,10 +211,10 @@ def unpacking(format: str, rows: str = _ROWS) -> str:
     They also name ``inferred``, [-1], ``block``, [32], and ``blocks_of_codes``, the number of blocks.
     """
     packed_format = PACKED_FORMATS[format]
-    to_integers = _LESS_MIDDLE.format(middle=packed_format.middle)
+    to_integers = _MINUS_ZERO_POINT.format(middle=packed_format.middle)
     if packed_format.values:
         to_integers = _VALUES.format(values=_list(map(float, packed_format.values)))
-    moved = _MOVED if packed_format.scales.has_least else _NOT_MOVED
+    moved = _MOVED if packed_format.scales.has_min else _NOT_MOVED
     return (
         rows
         + _codes(packed_format)

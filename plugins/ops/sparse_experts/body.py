@@ -53,7 +53,7 @@ _UNLIMITED = """
 """
 
 # Infinite where the cube overflows 16 bits: the sigmoid is 0 or 1 there anyway.
-_BENT = """
+_CUBIC_GATE = """
   cubic_32 = Constant<value_float: float = @cubic>()
   cubic = CastLike(cubic_32, x)
   square = Mul(gate_in, gate_in)
@@ -121,7 +121,7 @@ _SUM = """
 
 def gating(gate: str, up: str, *, limited: bool, cubic: bool = False, prefix: str = "") -> str:
     """Return the nodes from ``gate`` and ``up`` to ``inner``; attribute names start with ``prefix``. Uses x."""
-    text = (_LIMITED if limited else _UNLIMITED) + (_BENT if cubic else "") + _SWIGLU
+    text = (_LIMITED if limited else _UNLIMITED) + (_CUBIC_GATE if cubic else "") + _SWIGLU
     return text.format(gate=gate, up=up, prefix=prefix, bent="bent" if cubic else "gate_in")
 
 

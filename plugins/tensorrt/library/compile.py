@@ -49,10 +49,10 @@ def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) ->
         )
     compilers = find_compilers(COST)
     found = {(cubin.op, cubin.sm): cubin for sm in wanted for op in kernel_ops() for cubin in [obtain(op, sm, packs)]}
-    return compile_around(list(found.values()), compilers)
+    return compile_with_cubins(list(found.values()), compilers)
 
 
-def compile_around(cubins: Sequence[Cubin], compilers: Sequence[Compiler] = ()) -> PluginLibrary:
+def compile_with_cubins(cubins: Sequence[Cubin], compilers: Sequence[Compiler] = ()) -> PluginLibrary:
     """Compile the library with these kernels; raises the errors of ``compile_library``."""
     code, compiler = compile_shared(files(cubins), OPTIONS, compilers or find_compilers(COST), "the plugin library")
     sms = tuple(sorted({cubin.sm for cubin in cubins}))

@@ -43,7 +43,7 @@ _SYSTEM = """\
 #include <utility>
 #include <vector>
 """
-_LEAST: Mapping[Callable[[Any], str | None], int] = {at_least_zero: 0, at_least_one: 1}
+_MIN: Mapping[Callable[[Any], str | None], int] = {at_least_zero: 0, at_least_one: 1}
 _LARGEST = 2**63 - 1
 _SPEC = "change the op's spec, or give the op no CUDA kernel"
 
@@ -73,7 +73,7 @@ def _text(ops: Sequence[OpSpec], cubins: Sequence[Cubin]) -> str:
             _SYSTEM,
             constants,
             *map(_header, ("interface.h", "rules.h", "launch.h", "plugin.h")),
-            *map(_taken_in, cubins),
+            *map(_embedded, cubins),
             "namespace peagle {\nnamespace {\n",
             *(_tables(op, [cubin for cubin in cubins if cubin.op == op.name]) for op in ops),
             f"const Op kOps[] = {{{', '.join(f'k{op.name}' for op in ops)}}};\n",
@@ -103,7 +103,7 @@ def _label(cubin: Cubin) -> str:
     return f"peagle_{OPS[cubin.op].folder}_sm_{cubin.sm}"
 
 
-def _taken_in(cubin: Cubin) -> str:
+def _embedded(cubin: Cubin) -> str:
     """Return assembler code that embeds the machine code between two labels."""
     label = _label(cubin)
     lines = (
@@ -124,7 +124,7 @@ def _taken_in(cubin: Cubin) -> str:
 def _tables(op: OpSpec, cubins: Iterable[Cubin]) -> str:
     """Return the constants that describe an op, prefixed with its name."""
     if op.check_dims is not None:
-        raise _unfit(op, "the op's check_dims cannot be expressed as bounds")
+        raise _unsupported(op, "the op's check_dims cannot be expressed as bounds")
     kernel, name = kernel_of(op), f"k{op.name}"
     dimensions = list(dict.fromkeys(dim for operand in op.inputs for dim in operand.dims))
     symbols = {symbol: i for i, symbol in enumerate([*dimensions, *(a.name for a in op.attributes)])}
@@ -195,9 +195,9 @@ def _terms(name: str, terms: Sequence[tuple[int, str]], symbols: Mapping[str, in
 
 
 def _attribute(op: OpSpec, attribute: Attribute) -> str:
-    minimum = _LEAST.get(attribute.check) if attribute.check else -_LARGEST
+    minimum = _MIN.get(attribute.check) if attribute.check else -_LARGEST
     if attribute.kind is not int or minimum is None:
-        raise _unfit(op, f"{attribute.name} is not an integer with a lower bound")
+        raise _unsupported(op, f"{attribute.name} is not an integer with a lower bound")
     problem = attribute.check(attribute.default) if attribute.check else None
     required = "true" if problem else "false"
     words = attribute.check(minimum - 1) if attribute.check else ""
@@ -222,5 +222,5 @@ def _names_of_types() -> str:
     return f"const char* name_of(DataType type) {{\n  switch (type) {{\n{cases}{other}  }}\n}}\n"
 
 
-def _unfit(op: OpSpec, why: str) -> BuildError:
+def _unsupported(op: OpSpec, why: str) -> BuildError:
     return BuildError(f"{op.name} cannot be a plugin of the library", why=why, fix=_SPEC)

@@ -1,4 +1,4 @@
-"""Turns of a benchmark: every mode answers the same group before the next, and the pieces of streams are timed."""
+"""Turns of a benchmark: every mode answers the same group of prompts before the next; streamed pieces are timed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.bench.measure import ModeTurn, TimedAnswer, Turn, asks, gaps, groups_of, take_turns
+from peagle.compiler.bench.measure import ModeTurn, TimedAnswer, Turn, answer_functions, gaps, groups_of, take_turns
 from peagle.compiler.bench.modes import modes_of
 from peagle.compiler.bench.workloads import EncodedPrompt
 from peagle.compiler.bundled.prompts import Prompt
@@ -76,7 +76,7 @@ def test_answers_of_an_engine_have_every_token_and_its_time(tiny_engine: Engine)
     modes = modes_of([tiny_engine.manifest], counts=[2, "auto"])
     params = SamplingParams(max_tokens=12, ignore_eos=True)
 
-    with asks(lambda _: nullcontext(tiny_engine), modes, PROMPTS, lambda _: params) as ways:
+    with answer_functions(lambda _: nullcontext(tiny_engine), modes, PROMPTS, lambda _: params) as ways:
         turns = {title: ask((0, 2)) for title, ask in ways.items()}
     plain = tiny_engine.generate([PROMPTS[0].input.ids, PROMPTS[2].input.ids], params, num_speculative_tokens=0)
     for title, turn in turns.items():

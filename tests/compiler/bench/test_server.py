@@ -1,4 +1,4 @@
-"""A server as a client sees it: streams, tokens, and acceptance where it is reported."""
+"""A server from a client's view: streams, tokens, and acceptance if it is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.bench.run import BenchRun
-from peagle.compiler.bench.server import BenchServer, _came_at_once, acceptance_of
+from peagle.compiler.bench.server import BenchServer, _is_buffered, acceptance_of
 from peagle.engines.requests.results import Acceptance
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.usage import speculation
@@ -84,4 +84,4 @@ def test_key_is_sent(locked_server: Server) -> None:
 )
 def test_answer_that_came_in_one_burst_has_no_speed(gaps: list[float], is_timed: bool) -> None:
     """Drafts come in bursts too, but in short ones."""
-    assert _came_at_once(gaps) is not is_timed
+    assert _is_buffered(gaps) is not is_timed

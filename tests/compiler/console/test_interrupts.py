@@ -1,4 +1,4 @@
-"""A stop that is asked for gets through whatever runs at that moment, and nothing half-made stays."""
+"""A requested stop interrupts any running code, and no partial files remain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ except Exception as error:
     sys.exit(report_failure(error, as_json=False))
 """
 
-# A stage whose work is `{work}`, in the program; `stop()` sends it the signal. The stage ends by itself at last.
+# A stage that executes `{work}` in the program; `stop()` sends it the signal. Finally, the stage ends by itself.
 STAGE = """
 import contextlib, ctypes, gc, os, signal, sys, threading, time, weakref
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_stop_works_where_exceptions_are_suppressed(work: str, tmp_path: Path) -
 
 @pytest.fixture
 def hang_ups_count() -> Iterator[None]:
-    """SIGHUP as it is in a terminal: `nohup make test` ignores it, and what a test starts would, too."""
+    """Restore SIGHUP, which `nohup make test` ignores in all child processes."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -172,39 +172,39 @@ def test_import_lock_is_never_interrupted(monkeypatch: pytest.MonkeyPatch) -> No
     names: dict[str, object] = {}
     exec(importer, names)
     monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
-    interrupts._obey(signal.SIGINT, names["here"])  # type: ignore[arg-type]
+    interrupts._handle_signal(signal.SIGINT, names["here"])  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        interrupts._obey(interrupts._AGAIN, frame)
+        interrupts._handle_signal(interrupts._AGAIN, frame)
 
 
 def test_native_module_loading_is_never_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> FrameType:
-        return (lambda: sys._getframe())()  # an enumeration that C++ makes, for example
+        return (lambda: sys._getframe())()  # for example, an enumeration made by C++
 
     monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
     code = load.__code__.replace(co_qualname="ExtensionFileLoader.exec_module")
-    interrupts._obey(signal.SIGINT, FunctionType(code, globals())())
+    interrupts._handle_signal(signal.SIGINT, FunctionType(code, globals())())
     with pytest.raises(KeyboardInterrupt):
-        interrupts._obey(interrupts._AGAIN, sys._getframe())
+        interrupts._handle_signal(interrupts._AGAIN, sys._getframe())
 
 
 def test_one_stop_is_raised_once_while_it_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
     with pytest.raises(SystemExit) as caught:
-        interrupts._obey(signal.SIGTERM, None)
-    interrupts._obey(interrupts._AGAIN, None)  # while it is tidied up after
+        interrupts._handle_signal(signal.SIGTERM, None)
+    interrupts._handle_signal(interrupts._AGAIN, None)  # during cleanup
     assert caught.value.code == 143
     del caught
     with pytest.raises(SystemExit):
-        interrupts._obey(interrupts._AGAIN, None)
+        interrupts._handle_signal(interrupts._AGAIN, None)
 
 
 def test_stop_waits_for_held_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
     with exit_cleanup.defer_stops():
-        interrupts._obey(signal.SIGINT, None)
+        interrupts._handle_signal(signal.SIGINT, None)
     with pytest.raises(KeyboardInterrupt):
-        interrupts._obey(interrupts._AGAIN, None)
+        interrupts._handle_signal(interrupts._AGAIN, None)
 
 
 def test_process_removes_partial_files_on_every_kind_of_exit(tmp_path: Path) -> None:

@@ -1,10 +1,19 @@
-"""GPUs are found by name, and it is known which product builds for which."""
+"""GPUs are found by name, with the product that builds for each."""
 
 from __future__ import annotations
 
 import pytest
 
-from peagle.compiler.hardware.gpus import GPUS, find_gpu, lacks, require_targets, sm_name, sm_names, sm_number, supports
+from peagle.compiler.hardware.gpus import (
+    GPUS,
+    find_gpu,
+    require_targets,
+    sm_name,
+    sm_names,
+    sm_number,
+    supports,
+    why_unsupported,
+)
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
 
@@ -25,14 +34,14 @@ def test_unknown_gpu_is_rejected_with_suggestions() -> None:
 
 
 def test_fp8_requires_sm_89() -> None:
-    assert {gpu.name for gpu in GPUS.values() if lacks(gpu.sm, "fp8")} == {"a100-80gb"}
-    assert lacks(80, "fp8") == "sm_80 has no FP8 arithmetic, which requires sm_89 or newer"
+    assert {gpu.name for gpu in GPUS.values() if why_unsupported(gpu.sm, "fp8")} == {"a100-80gb"}
+    assert why_unsupported(80, "fp8") == "sm_80 has no FP8 arithmetic, which requires sm_89 or newer"
     assert supports("sm_80", "bf16"), "what is not quantized runs anywhere"
 
 
 def test_mxfp8_is_for_the_gpus_that_are_named() -> None:
-    assert [sm for sm in (80, 90, 100, 103, 110, 120) if not lacks(sm, "mxfp8")] == [100, 103, 110]
-    assert "only on sm_100, sm_103, sm_110" in lacks(120, "mxfp8")
+    assert [sm for sm in (80, 90, 100, 103, 110, 120) if not why_unsupported(sm, "mxfp8")] == [100, 103, 110]
+    assert "only on sm_100, sm_103, sm_110" in why_unsupported(120, "mxfp8")
 
 
 @pytest.mark.parametrize("name", ["sm_120", "SM120", "sm-120", "sm 120", "120", "rtx-5090", "RTX 5090", "rtx_5090"])

@@ -1,4 +1,4 @@
-"""Plans in an engine in the making: made again, and put in the place of the first, where another K than theirs wins.
+"""Plans are rebuilt and replaced in the unfinished engine if another K is faster than theirs.
 
 No plan runs here, so what is measured and checked is given; the files, the manifest and the report are real.
 """
@@ -44,7 +44,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The plans whose numbers were checked, by what is in their files."""
     seen: list[str] = []
 
-    def check(run: object, manifest: Manifest, folder: Path, made_of: object, *, name: Path) -> bool:
+    def check(run: object, manifest: Manifest, folder: Path, output_stages: object, *, name: Path) -> bool:
         seen.append((folder / "target" / PLAN).read_text())
         return False
 
@@ -92,7 +92,7 @@ def assembled(
         stages=plans.stages(),
         folders={name: name for name in manifest.parts},
         compiled=plans.compiled(),
-        furnish=lambda assembly: None,
+        place_side_files=lambda assembly: None,
         account=GraphAccount({}),
         plans=plans,
         make_plans=make_plans,

@@ -1,4 +1,4 @@
-"""Builds: what a finished one holds, what bad input is answered with, and that accidents leave no engine behind."""
+"""Builds: contents of a finished engine, errors for bad input, and no engine after a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peagle.compiler.pipeline.cpu_kernels import CpuKernels
 from peagle.compiler.request.request import CompileRequest
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store import publish
-from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stage_origin import StageOrigin
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
@@ -39,7 +39,7 @@ from tests.fixtures.stages import cache_with_the_traces
 from tests.models import Pair
 from tests.tokenizer_files import PANICS, inserting
 
-# Another lowering of the demo: its traces are kept by the session's first build, so only seconds remain to be done.
+# Another lowering of the demo: the session's first build has cached its traces, so the rest takes seconds.
 OTHER_DEMO = ("build", "--model", "demo", "--num-speculative-tokens", 4, "--lowering", "std")
 
 
@@ -440,7 +440,7 @@ def test_ctrl_c_while_publishing_leaves_no_engine_and_the_next_build_resumes(
 def test_signal_during_a_step_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
     cache, out = tmp_path / "cache", tmp_path / "engine"
     command = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", "build", "demo", "--out", str(out)]
-    command += ["--lowering", "ort"]  # which compiles nothing
+    command += ["--lowering", "ort"]  # does not compile
     environment = os.environ | {"PEAGLE_CACHE": str(cache)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
@@ -457,7 +457,7 @@ def test_signal_during_a_step_leaves_nothing(tmp_path: Path, number: int, code: 
 
 
 def _reused(cli: Run, out: Path) -> list[str]:
-    """The steps that a build which goes well now takes from earlier ones."""
+    """Return the cached stages that a successful build reuses."""
     report = json.loads(cli(*OTHER_DEMO, "--out", out, "--json").out)
     Engine.load(out)
     return [phase["phase"] for phase in report["phases"] if phase.get("reused")]
@@ -479,7 +479,7 @@ def test_without_kernels_the_whole_build_is_for_onnx_runtimes_own(pair: Pair, tm
     result = build(request, store=store)
     assert result.manifest.backend.lowering == "ort"
     assert "the compiler said: no room" in result.report["warnings"]
-    kept = [MadeFor.read(folder) for folder in store.root.glob("attach-target/*/")]
+    kept = [StageOrigin.read(folder) for folder in store.root.glob("attach-target/*/")]
     assert [each and each.lowering for each in kept] == ["ort"]
 
 

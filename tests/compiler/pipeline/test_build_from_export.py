@@ -1,4 +1,4 @@
-"""From an export to an engine on a host without the checkpoints and what traces; and what it is refused for."""
+"""Builds from an export, on a host without checkpoints and tracing libraries; and their refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.hardware.machine import Machine, look
+from peagle.compiler.hardware.machine import Machine, inspect_machine
 from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
 from peagle.compiler.resources import check
 from peagle.engines.folder.checks import check_files
@@ -23,7 +23,7 @@ from tests.fixtures.exports import Export
 from tests.models import CONFIGS
 
 pytestmark = [
-    pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
+    pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
     pytest.mark.begins_first,
 ]
 
@@ -116,7 +116,7 @@ def _of(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path
         change(content)
         path.write_text(json.dumps(content))
         record = json.loads((folder / "export.json").read_text())
-        if name in record["files"]:  # as if it had been written so
+        if name in record["files"]:  # as if written that way
             from peagle.engines.folder.records import FileEntry
 
             entry = FileEntry.of(path)
@@ -248,7 +248,7 @@ def test_a_dry_run_prints_its_figures_on_a_machine_without_the_gpu(
     title: str,
     products: dict[str, str],
 ) -> None:
-    monkeypatch.setattr("peagle.compiler.request.export_platform.look", lambda: Machine((), products))
+    monkeypatch.setattr("peagle.compiler.request.export_platform.inspect_machine", lambda: Machine((), products))
     ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine", *options)
     done = cli(*ask, "--dry-run")
     assert done.code == 0, done.err

@@ -32,7 +32,7 @@ def test_the_fastest_k_wins_and_the_table_is_whole() -> None:
 
 
 def test_tokens_and_cost_per_k_are_recorded_for_the_policy() -> None:
-    """Costs within a turn: the second prompt is read on a machine half as fast, whatever K."""
+    """Costs by turn: the second prompt runs on a machine half as fast, for any K."""
 
     def decode(prompt: str, k: int) -> Decoded:
         pace, rounds = {"a": 0.1, "b": 0.2}[prompt], 12 // (k + 1)
@@ -97,12 +97,12 @@ def test_k_far_behind_after_two_turns_is_dropped() -> None:
     choice = choose_k(decode, PROMPTS, 4)
     assert choice.k == 2
     assert {rate.k: rate.turns for rate in choice.rates} == {0: 6, 1: 6, 2: 6, 3: 2, 4: 2}
-    assert calls == {0: 7, 1: 6, 2: 6, 3: 2, 4: 3}  # the first and the last also once before
+    assert calls == {0: 7, 1: 6, 2: 6, 3: 2, 4: 3}  # the first and the last are also run once before
     assert len(choice.measured.costs) == 5
 
 
 def test_dropped_k_never_wins() -> None:
-    """What is left becomes slower, and so would it have."""
+    """The remaining measurements become slower, as the skipped ones would have."""
     turns: Counter[int] = Counter()
 
     def decode(_: str, k: int) -> Decoded:
@@ -130,14 +130,14 @@ def test_only_decoding_counts_as_time_spent() -> None:
 @pytest.mark.parametrize(("of", "worth"), [(3, False), (2, False), (1, True)])
 def test_plans_are_rebuilt_for_a_k_faster_by_a_margin(of: int, worth: bool) -> None:
     choice = choose_k(lambda _, k: took({0: 1.0, 1: 0.9, 2: 0.53, 3: 0.5}[k]), PROMPTS, 3)
-    assert (choice.k, choice.justifies_rebuild(of)) == (3, worth)
+    assert (choice.k, choice.should_rebuild(of)) == (3, worth)
 
 
 def test_rounds_that_took_turns_within_answers_decide_by_their_paired_costs() -> None:
     """K = 2 was left out, and did not see the later rounds, when the machine was twice as slow."""
     plain, one = MeasuredK(1.0, 1.0, (1.0, 2.0, 2.0)), MeasuredK(1.5, 1.25, (1.25, 2.5, 2.5))
     choice = of_rounds({0: plain, 1: one, 2: MeasuredK(1.8, 2.4, (2.4,))})
-    assert (choice.k, choice.promising) == (1, {0, 1})
+    assert (choice.k, choice.near_fastest) == (1, {0, 1})
     assert choice.speedup == pytest.approx(1.2)
     assert choice.gain_over(2) == pytest.approx(1.6)
     assert [rate.turns for rate in choice.rates] == [3, 3, 1]
@@ -152,7 +152,7 @@ def test_bundled_prompts_are_those_of_verify() -> None:
     assert len({question.id for question in questions()}) == 20
 
 
-def test_chat_model_is_asked_and_base_model_continues(demo_engine: Path, talking_engine: Path) -> None:
+def test_chat_model_answers_questions_and_base_model_continues_text(demo_engine: Path, talking_engine: Path) -> None:
     plain, talking = Engine.load(demo_engine), Engine.load(talking_engine)
     assert default_prompts(plain, 2) == [plain.tokenizer.encode(prompt.text) for prompt in code_prompts(2)]
     every = [talking.chat_prompt([{"role": "user", "content": question.text}])[1] for question in questions()]

@@ -1,4 +1,4 @@
-"""The scales of FP8 caches come from the checkpoint or from a calibration, and never from nowhere."""
+"""The scales of FP8 caches come from the checkpoint or a calibration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.hardware.machine import look
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.hardware.machine import inspect_machine
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.kv_cache_scales import cache_scales, stored_cache_scales
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_source import uncalibrated
@@ -100,7 +100,7 @@ def test_invalid_scale_is_rejected(narrow: Path, tmp_path: Path, value: torch.Te
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+@pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
 def test_engine_reports_its_cache_type(
     narrow: Path, pair: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""FP8 checkpoints as an FP8 graph takes them: codes as stored, scales by row, and what is refused."""
+"""FP8 checkpoints in an FP8 graph: codes as stored, scales per row, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.formats.fp8_with_scales import Loss
 from peagle.compiler.checkpoints.formats.stored_numbers import as_numbers
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.weights_stored_quantized import StoredFp8, fewest
 from peagle.compiler.request.expert_lowering import lowering_with_experts
@@ -106,7 +106,7 @@ def test_experts_keep_a_scale_for_each_of_their_rows(sparse: Pair, form: str, tm
 
 @pytest.mark.parametrize("form", ["modelopt", "channel", "blocks"])
 def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: Pair, form: str, tmp_path: Path) -> None:
-    """As it is stored where the checkpoint has no more; else codes are rounded again, and what that cost is told."""
+    """Codes stay as stored if possible; otherwise they are requantized, and the error is reported."""
     name, options = FORMS[form]
     fp8 = weights_of(fp8_target(sparse.target, tmp_path / "t", name, **options), "tensorrt-sm100")
     for weight, halves in (("gate_up_proj", 2), ("down_proj", 1)):
@@ -224,7 +224,7 @@ def test_impossible_scales_are_refused_by_name(
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(BuildError) as caught:
         weights_of(folder).storage()
-    named = weight if bad == "missing" and kind == "input" else key  # for want of it, the input is named by its weight
+    named = weight if bad == "missing" and kind == "input" else key  # without it, the weight names the input
     assert (weight if bad in UNUSABLE else named) in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""A build is decided once: what follows from a request and its checkpoints is in one record."""
+"""A build is decided once: one record holds what follows from a request and its checkpoints."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_graphs_share_a_file_unless_they_become_plans_or_leave(pair: Pair) -> No
 
 
 def test_steps_record_their_purpose(pair: Pair) -> None:
-    made_for = built(pair, precision="int8").made_for()
-    assert (made_for.command, made_for.precision, made_for.lowering) == ("build", "int8", "cpu")
-    assert (made_for.model, made_for.drafter) == (str(pair.target), str(pair.head))
+    stage_origin = built(pair, precision="int8").stage_origin()
+    assert (stage_origin.command, stage_origin.precision, stage_origin.lowering) == ("build", "int8", "cpu")
+    assert (stage_origin.model, stage_origin.drafter) == (str(pair.target), str(pair.head))
 
 
 def test_an_export_has_room_for_drafts_and_leaves_their_number_to_the_build(pair: Pair) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.hardware.gpus import supports
-from peagle.compiler.hardware.machine import LocalGpu, Machine, look
+from peagle.compiler.hardware.machine import LocalGpu, Machine, inspect_machine
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.choose_backend import BackendChoice, choose_backend
 from peagle.compiler.request.request import BACKENDS
@@ -162,10 +162,10 @@ def test_unused_gpu_is_always_reported(machine: Machine, words: tuple[str, ...],
 
 
 @pytest.mark.parametrize("verb", [("build",), ("build", "--dry-run"), ("doctor",)])
-def test_verbs_ask_which_backend_is_meant(
+def test_commands_require_an_ambiguous_backend_to_be_named(
     cli: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: B200_BARE)
+    monkeypatch.setattr("peagle.compiler.request.build_platform.inspect_machine", lambda: B200_BARE)
     done = cli(*verb, "--model", "demo", "--out", tmp_path / "engine")
     assert done.code == 2
     assert "this machine has a GPU (NVIDIA B200, sm_100), and no --backend was given" in done.err
@@ -192,7 +192,7 @@ def test_every_combination_is_chosen_or_refused_with_a_cure(machine: Machine) ->
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_every_suggested_backend_is_accepted(machine: Machine) -> None:
-    """Where what it says has to be installed is installed."""
+    """Pretend that the suggested package is installed."""
     offers = 0
     for requested, precision, gpus in product(
         (None, *BACKENDS), (None, *RECIPES), ((), ("b200",), ("sm_80",), ("sm_120",), ("sm_89", "sm_120"))
@@ -218,10 +218,10 @@ def _fix(requested: str | None, precision: str | None, gpus: tuple[str, ...], ma
 
 
 def test_detection_finds_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look().has("tensorrt-rtx") == (find_spec("tensorrt_rtx") is not None)
+    assert inspect_machine().has("tensorrt-rtx") == (find_spec("tensorrt_rtx") is not None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert look().gpus == ()
-    assert choose_backend(None, None, (), look()) == BackendChoice(
+    assert inspect_machine().gpus == ()
+    assert choose_backend(None, None, (), inspect_machine()) == BackendChoice(
         "onnxruntime", (), "this machine has no GPU that TensorRT builds for"
     )
 
@@ -255,4 +255,4 @@ def test_the_driver_s_list_is_understood(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert look().gpus == found
+    assert inspect_machine().gpus == found

@@ -1,4 +1,4 @@
-"""The platform of a build from an export: a form with TensorRT's expert layer needs its GPUs and TensorRT 11."""
+"""The platform of a build from an export: a graph with TensorRT's expert layer requires its GPUs and TensorRT 11."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITH_LAYER, DENSE = "tensorrt-sm100", "tensorrt"
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     sm, version = request.param
     here = Machine((LocalGpu("a GPU", sm),), {"tensorrt": version})
-    monkeypatch.setattr(export_platform, "look", lambda: here)
+    monkeypatch.setattr(export_platform, "inspect_machine", lambda: here)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What certainly does not fit is refused, with its figures; what may not is told, and begun."""
+"""A certain shortage is refused with its figures; a possible one causes a warning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.compiler.resources import check
-from peagle.compiler.resources.check import InsufficientResources, Need, check_needs, needs_of, refusal_of, tight
+from peagle.compiler.resources.check import (
+    InsufficientResources,
+    Need,
+    check_needs,
+    needs_of,
+    possible_shortages,
+    refusal_of,
+)
 from peagle.compiler.resources.disk import Disk
 from peagle.compiler.resources.work import BuilderWork, BuildWork, CalibrationWork
 from peagle.plugins.errors import EnvironmentProblem
@@ -67,7 +74,7 @@ def test_memory_limits_reject_or_warn_by_measured_use(monkeypatch: pytest.Monkey
     assert "memory to calibrate: 2.0 GB (a layer in FP32), 1.0 GB free (this machine)" in both.why
     assert "--scales" in both.fix
     assert refusal_of(found(20 * GB)) is None
-    (text,) = tight(found(20 * GB))
+    (text,) = possible_shortages(found(20 * GB))
     assert text.startswith("memory to build plans: 30.7 GB (3.07 times the weights, as measured with TensorRT-RTX), ")
     assert text.endswith("may not be enough")
 
@@ -82,7 +89,7 @@ def test_unmeasured_builds_are_never_rejected(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(check, "free_memory", lambda: 0)
     needs = needs_of(DISK, replace(WORK, calibration=None, builder=BuilderWork.of("tensorrt", 10 * GB, 1)))
     assert refusal_of(needs) is None
-    assert len(tight(needs)) == 1
+    assert len(possible_shortages(needs)) == 1
 
 
 def test_gpu_layer_uses_no_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:

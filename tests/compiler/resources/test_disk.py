@@ -1,4 +1,4 @@
-"""The disk that a build or an export takes: kept steps, their copy in an engine, and what is missing."""
+"""Disk space of a build or an export: cached stages, their copy in the engine, and what is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from peagle.compiler.resources import disk as module
 from peagle.compiler.resources.disk import Disk, disk_of, done_bytes
 from peagle.compiler.store.killed_stages import steps, unfinished_path
-from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stage_origin import StageOrigin
 from peagle.compiler.store.stages import StageStore
 from tests.fixtures.commands import Run
 
@@ -65,19 +65,19 @@ def kept_step(store: StageStore, kind: str, count: int, key: int = 0) -> None:
 
 
 def test_cached_steps_are_not_counted_again(tmp_path: Path) -> None:
-    made_for = MadeFor("build", "demo", "demo", "fp8", "tensorrt")
-    store = StageStore(tmp_path, made_for=made_for)
-    assert done_bytes(tmp_path, made_for) == 0
+    stage_origin = StageOrigin("build", "demo", "demo", "fp8", "tensorrt")
+    store = StageStore(tmp_path, stage_origin=stage_origin)
+    assert done_bytes(tmp_path, stage_origin) == 0
     for count in (1000, 5000):
         kept_step(store, "attach-target", count, count)
     kept_step(store, "trace-target", 70_000)
-    others = [replace(made_for, **change) for change in ({"model": "x"}, {"precision": "x"}, {"lowering": "x"})]
+    others = [replace(stage_origin, **change) for change in ({"model": "x"}, {"precision": "x"}, {"lowering": "x"})]
     for other in others:
-        kept_step(replace(store, made_for=other), "plan-target", 90_000, others.index(other))
-    assert 5000 <= done_bytes(tmp_path, made_for) < 7000, "records count a little"
-    assert 95_000 <= done_bytes(tmp_path, made_for, ["x"]) < 97_000
-    kept_step(StageStore(tmp_path / "exports", made_for=made_for), "attach-target", 8000)
-    assert 8000 <= done_bytes(tmp_path, made_for) < 10_000
+        kept_step(replace(store, stage_origin=other), "plan-target", 90_000, others.index(other))
+    assert 5000 <= done_bytes(tmp_path, stage_origin) < 7000, "records count a little"
+    assert 95_000 <= done_bytes(tmp_path, stage_origin, ["x"]) < 97_000
+    kept_step(StageStore(tmp_path / "exports", stage_origin=stage_origin), "attach-target", 8000)
+    assert 8000 <= done_bytes(tmp_path, stage_origin) < 10_000
 
 
 def test_leftovers_of_a_killed_build_do_not_count(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_leftovers_of_a_killed_build_do_not_count(tmp_path: Path) -> None:
     (step,) = steps(tmp_path)
     (left := unfinished_path(step)).mkdir()
     (left / "weights").write_bytes(bytes(4000))
-    assert done_bytes(tmp_path, MadeFor("build", "demo")) == 4000
+    assert done_bytes(tmp_path, StageOrigin("build", "demo")) == 4000
 
 
 def test_a_dry_run_counts_the_copy(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``--dry-run``: the plan of a promised model on any machine, offline, and nothing written."""
+"""``--dry-run``: the plan for a supported model on any machine, offline, without writing files."""
 
 from __future__ import annotations
 
@@ -176,7 +176,9 @@ CPU, B200 = Machine((), {}), Machine((LocalGpu("NVIDIA B200", 100),), {"tensorrt
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
     """Puts the program on a machine."""
-    return lambda machine: monkeypatch.setattr("peagle.compiler.request.build_platform.look", lambda: machine)
+    return lambda machine: monkeypatch.setattr(
+        "peagle.compiler.request.build_platform.inspect_machine", lambda: machine
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_request_rejected_by_build_is_not_planned(machine: Machine, options: dic
     request = BUILD.request(model="demo", **options)
     with pytest.raises(PeagleError) as of_estimate:
         decide_build(request)
-    if "gpus" in options and "backend" not in options:  # a B200 would refuse it too
+    if "gpus" in options and "backend" not in options:  # a B200 would refuse this as well
         on(Machine((LocalGpu("NVIDIA A100", 80),), {"tensorrt": "11.4.0"}))
     with pytest.raises(PeagleError) as of_build:
         build(request)

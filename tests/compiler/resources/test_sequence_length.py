@@ -14,7 +14,7 @@ from peagle.compiler.request.verb_options import BUILD, EXPORT
 from peagle.compiler.resources import sequence_length
 from peagle.compiler.resources.dry_run import decide_build, decide_export
 from peagle.compiler.resources.pass_tensors import pass_tensors
-from peagle.compiler.resources.sequence_length import MOST_BY_DEFAULT, SequenceLength, decided_length
+from peagle.compiler.resources.sequence_length import MAX_DEFAULT_LENGTH, SequenceLength, decided_length
 from peagle.compiler.resources.workload import Workload
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
@@ -37,7 +37,7 @@ def _exported(*gpus: str, precision: str = "fp8", model: str = CODER, **sizes: A
 
 def test_a_large_gpu_takes_the_most_by_default() -> None:
     found = _exported("b200")
-    assert found == SequenceLength(MOST_BY_DEFAULT, "the largest default; the model allows 262,144")
+    assert found == SequenceLength(MAX_DEFAULT_LENGTH, "the largest default; the model allows 262,144")
     assert found.note == (
         "max_seq_len is 32,768: the largest default; the model allows 262,144; --max-seq-len sets another length"
     )
@@ -55,7 +55,7 @@ def test_caches_of_all_requests_fit_beside_the_weights() -> None:
     request = EXPORT.request(model=CODER, gpu=("rtx-pro-6000",), precision="bf16", **{"for": "tensorrt"})
     plan = decide_export(request).plan
     found = _length(plan)
-    assert 2048 < found.tokens < MOST_BY_DEFAULT
+    assert 2048 < found.tokens < MAX_DEFAULT_LENGTH
     assert found.tokens % 1024 == 0
     assert found.why == "8 requests of this length fit into 96.0 GB of rtx-pro-6000 alongside 61.1 GB of weights"
     config = target_config(CODER)[0]
@@ -90,10 +90,14 @@ def test_graphs_for_no_gpu_and_engines_for_a_cpu_keep_the_usual_length() -> None
 
 
 @pytest.mark.parametrize(("memory", "tokens"), [("183359 MiB", 32_768), ("24564 MiB", 2048), ("[N/A]", 2048)])
-def test_a_local_gpu_says_its_memory_itself(memory: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_local_gpu_is_read_from_its_driver(
+    memory: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without --gpu; a driver that does not say it leaves the smallest GPU of the architecture."""
     request = EXPORT.request(model=CODER, gpu=("sm_120",), precision="fp8", **{"for": "tensorrt"})
     plan = decide_export(request).plan
     plan = replace(plan, request=replace(request, backend=replace(request.backend, gpus=())))
-    monkeypatch.setattr(sequence_length, "look", lambda: Machine((LocalGpu("NVIDIA X", 120, memory=memory),)))
+    monkeypatch.setattr(
+        sequence_length, "inspect_machine", lambda: Machine((LocalGpu("NVIDIA X", 120, memory=memory),))
+    )
     assert _length(plan).tokens == tokens

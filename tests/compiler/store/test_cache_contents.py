@@ -1,4 +1,4 @@
-"""The stage cache listed and pruned: the longest unused goes first, and nothing that is in use."""
+"""The stage cache is listed and pruned: the least recently used stage first, and none in use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.compiler.precision.calibration.resume import Kept
+from peagle.compiler.precision.calibration.resume import CalibrationFolder
 from peagle.compiler.store.cache_contents import Pruned, entries, prune
 from peagle.compiler.store.killed_stages import SCRATCH, SCRATCH_LOCK
 from peagle.compiler.store.locks import locked, locked_file
-from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stage_origin import StageOrigin
 from peagle.compiler.store.stages import Stage, StageStore
 
 DAY = 24 * 3600
@@ -23,7 +23,7 @@ SIZE = 1000
 
 @pytest.fixture
 def store(tmp_path: Path) -> StageStore:
-    return StageStore(tmp_path / "cache", made_for=MadeFor("build", "demo"))
+    return StageStore(tmp_path / "cache", stage_origin=StageOrigin("build", "demo"))
 
 
 def make(store: StageStore, name: str, key: str = "", days: float = 0) -> Stage:
@@ -54,8 +54,8 @@ def test_every_step_lists_size_use_and_purpose(store: StageStore) -> None:
     make(store, "trace", days=3)
     make(StageStore(store.root / "exports"), "attach", days=40)
     export, trace = entries(store.root)
-    assert (export.kind, export.made_for, trace.kind, trace.made_for) == (
-        "exports/attach", None, "trace", MadeFor("build", "demo"),
+    assert (export.kind, export.stage_origin, trace.kind, trace.stage_origin) == (
+        "exports/attach", None, "trace", StageOrigin("build", "demo"),
     )  # fmt: skip
     assert SIZE < trace.bytes < 2 * SIZE
     assert time.time() - trace.used == pytest.approx(3 * DAY, abs=60)
@@ -109,12 +109,12 @@ def test_steps_in_use_are_kept(store: StageStore) -> None:
 
 
 def test_an_unfinished_calibration_is_a_step(store: StageStore) -> None:
-    with Kept.open(store, make, ["x"], 0) as kept:
+    with CalibrationFolder.open(store, make, ["x"], 0) as kept:
         kept.finished()
         (kept.folder / "streams-0000.bin").write_bytes(bytes(SIZE))
         assert removed(prune(store.root, max_bytes=0)) == []
     (entry,) = entries(store.root)
-    assert (entry.kind, entry.made_for) == ("calibrate", MadeFor("build", "demo"))
+    assert (entry.kind, entry.stage_origin) == ("calibrate", StageOrigin("build", "demo"))
     assert removed(prune(store.root, max_bytes=0)) == ["calibrate"]
 
 

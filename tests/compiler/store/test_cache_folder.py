@@ -1,4 +1,4 @@
-"""The cache is trusted where only its user and root can have written; everything that reads from it asks for that."""
+"""The cache is trusted if only its user and root can have written to it; every reader requires that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.pipeline.cpu_kernels import cpu_kernels, is_compiled_locally
 from peagle.compiler.pipeline.plan_stages import build_plugin_library, library_of_export
 from peagle.compiler.pipeline.shared_steps import PipelineRun
-from peagle.compiler.precision.calibration.resume import Kept
+from peagle.compiler.precision.calibration.resume import CalibrationFolder
 from peagle.compiler.request.build_platform import BuildPlatform
 from peagle.compiler.store import cache_folder, known_hashes
 from peagle.compiler.store.cache_folder import UntrustedCache, make_private, require_trusted
@@ -30,7 +30,7 @@ from peagle.plugins.kernels.pack import write_pack
 from tests.fixtures.commands import Run
 from tests.models import Pair
 
-STRANGER = 54321  # a user that no test runs as
+STRANGER = 54321  # a user id that no test runs as
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 Own = Callable[[Path, int], None]
 
@@ -43,7 +43,7 @@ def without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Own:
-    """Let a path belong to a user: what the system says of it, for tests that do not run as root."""
+    """Make a path appear to belong to a user, for tests that do not run as root."""
     owners: dict[tuple[int, int], int] = {}
     for name in ("stat", "lstat"):
         real = getattr(os, name)
@@ -148,7 +148,7 @@ def test_a_switch_trusts_everybody(store: StageStore, monkeypatch: pytest.Monkey
 
 
 def test_modes_do_not_matter_below_a_private_folder(store: StageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a umask of 002 or 000 makes what a step writes."""
+    """A stage written with a umask of 002 or 000."""
     monkeypatch.setattr(cache_folder, "_is_private", lambda _: False)
     every = parts(store)
     for path in every.values():
@@ -209,7 +209,7 @@ def test_a_group_of_the_user_alone_is_the_user(
     primary: int,
     private: bool,
 ) -> None:
-    """As Debian, Ubuntu and Fedora give every user one, and with it a umask of 002."""
+    """A private group, as on Debian, Ubuntu and Fedora, which use a umask of 002."""
     group = store.root.stat().st_gid
     monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=group + primary - 77))
     monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_name=name, gr_mem=members))
@@ -241,20 +241,20 @@ def test_next_build_trusts_the_cache_under_any_umask(
 def test_so_it_does_in_a_cache_of_an_earlier_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
 ) -> None:
-    """Earlier versions let the umask decide; a folder that others may read stays as it is."""
+    """Earlier versions used the umask; a folder that others may read is not changed."""
     monkeypatch.setattr(cache_folder, "_is_private", lambda _: False)
     root = tmp_path / "cache"
     root.mkdir(mode=0o755)
     before = os.umask(umask)
     try:
         assert not StageStore(root).run("trace", ["x"], make).reused
-        with Kept.open(StageStore(root), make, ["x"], 0) as kept:
+        with CalibrationFolder.open(StageStore(root), make, ["x"], 0) as kept:
             (kept.folder / "step-0000.json").write_text("{}")
         make_private(root, "timing")
     finally:
         os.umask(before)
     assert StageStore(root).run("trace", ["x"], make).reused
-    with Kept.open(StageStore(root), make, ["x"], 0) as kept:
+    with CalibrationFolder.open(StageStore(root), make, ["x"], 0) as kept:
         assert (kept.folder / "step-0000.json").is_file()
     require_trusted(root, "timing", "a.cache")
 
@@ -306,7 +306,7 @@ class TestEveryReader:
     def test_unfinished_calibrations(self, open_cache: Path) -> None:
         with (
             pytest.raises(EnvironmentProblem, match="other users can write to"),
-            Kept.open(StageStore(open_cache), make, ["x"], 0),
+            CalibrationFolder.open(StageStore(open_cache), make, ["x"], 0),
         ):
             pass
 

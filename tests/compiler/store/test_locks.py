@@ -1,4 +1,4 @@
-"""Locks: of one holder, of a name rather than of what once had it."""
+"""Locks: exclusive, and bound to a path rather than to the file that was there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.store.locks import Hold, locked, locked_file, locked_if_free
+from peagle.compiler.store.locks import SharedLock, locked, locked_file, locked_if_free
 from tests.attacks.world import guarded
 
 SECONDS = 30.0
@@ -38,13 +38,13 @@ def test_missing_or_linked_lock_is_not_free(tmp_path: Path) -> None:
 
 
 def test_shared_lock_is_free_after_all_holders_release(tmp_path: Path) -> None:
-    first, second = Hold(tmp_path), Hold(tmp_path)
+    first, second = SharedLock(tmp_path), SharedLock(tmp_path)
     del first
     assert not is_free(tmp_path)
     del second
     assert is_free(tmp_path)
     with pytest.raises(FileNotFoundError):
-        Hold(tmp_path / "nothing")
+        SharedLock(tmp_path / "nothing")
 
 
 def test_who_waited_for_a_lock_file_that_was_removed_has_the_new_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Publishing: an engine folder appears whole, replaces only engines, and an accident changes nothing."""
+"""Publishing: an engine folder appears at once, replaces only engines, and a failure changes nothing."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_folder_removed_by_a_concurrent_build_is_recreated(out: Path, monkeypatc
 
     def swept_at_once(self: Path, *args: Any, **options: Any) -> None:
         mkdir(self, *args, **options)
-        if self.name.endswith(".building") and len(made) < 3:  # of the first, it is only tried whether it can be
+        if self.name.endswith(".building") and len(made) < 3:  # the first is only tested for permission
             made.append(self)
             clear_leftovers(self.parent) if len(made) > 1 else None
 
@@ -322,7 +322,7 @@ def test_process_killed_while_a_stage_leaves_lets_the_next_build_clear_it(
     with monkeypatch.context() as patched:
         patched.setattr(stages, "remove", lambda _: None)
         patched.setattr(Path, "unlink", lambda *_, **__: None)
-        assert stages.give_away(stage)
+        assert stages.remove_moved(stage)
     assert not stage.path.exists()
     assert not remake(store).reused
     assert [path.name for path in stage.path.parent.iterdir() if path.name.startswith(".")] == []
@@ -432,7 +432,7 @@ def put_together(out: Path, name: str, damage: Callable[[Path], None]) -> None:
     ("name", "damage"),
     [
         *((name, damage) for name in ("target/model.onnx", FILE_NAME) for damage in (Path.unlink, cut, change)),
-        ("target/moved.data", Path.unlink),  # the file itself is here, so its size is compared and not its hash
+        ("target/moved.data", Path.unlink),  # the file is here, so its size is compared and not its hash
         ("target/moved.data", cut),
     ],
 )
@@ -450,7 +450,7 @@ def test_an_engine_of_copied_and_moved_files_is_published(out: Path) -> None:
     assert content(out) == "new"
 
 
-def test_manifest_that_lacks_a_file_is_not_published(out: Path) -> None:
+def test_manifest_with_a_missing_file_is_not_published(out: Path) -> None:
     with pytest.raises(BuildError, match="was not published"):
         put_together(out, FILE_NAME, lambda path: manifest_of({}).write(path.parent))
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""The stage store: a stage is there whole or not at all, and is reused when nothing changed."""
+"""The stage store: a stage is complete or absent, and is reused if its inputs are unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from peagle.compiler.store import stages
 from peagle.compiler.store.locks import locked, locked_if_free
-from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stage_origin import StageOrigin
 from peagle.compiler.store.stages import StageStore
 from peagle.engines.folder.records import FileEntry
 from peagle.plugins.errors import BuildError, EnvironmentProblem
@@ -227,7 +227,7 @@ def test_leftovers_of_other_steps_are_removed(store: StageStore, tmp_path: Path)
     killed = [path.with_name(f".{path.name}.0123abcd") for path in (other, exported)]
     for left in killed:
         left.mkdir()
-    with locked(other.with_suffix(".lock")):  # its maker lives
+    with locked(other.with_suffix(".lock")):  # the process that makes it is alive
         store.run("trace", ["x"], Maker())
     assert [left.exists() for left in killed] == [True, False]
     store.run("trace", ["x2"], Maker())
@@ -236,12 +236,12 @@ def test_leftovers_of_other_steps_are_removed(store: StageStore, tmp_path: Path)
 
 
 def test_step_records_its_purpose(store: StageStore) -> None:
-    made_for = MadeFor("build", "demo", "head", "int8", "ort")
-    stage = replace(store, made_for=made_for).run("trace", ["x"], Maker())
-    assert MadeFor.read(stage.path) == made_for
+    stage_origin = StageOrigin("build", "demo", "head", "int8", "ort")
+    stage = replace(store, stage_origin=stage_origin).run("trace", ["x"], Maker())
+    assert StageOrigin.read(stage.path) == stage_origin
     assert set(stage.files) == {"sub/a", "b"}
-    assert MadeFor.read(replace(store, made_for=None).run("trace", ["x"], Maker()).path) == made_for
-    assert MadeFor.read(store.run("trace", ["y"], Maker()).path) is None
+    assert StageOrigin.read(replace(store, stage_origin=None).run("trace", ["x"], Maker()).path) == stage_origin
+    assert StageOrigin.read(store.run("trace", ["y"], Maker()).path) is None
 
 
 def test_the_use_of_a_step_is_noted(store: StageStore) -> None:

@@ -1,4 +1,4 @@
-"""Lowered graphs of the tiny families with their weights, as a build would hand them to TensorRT."""
+"""Lowered graphs of the tiny families with their weights, as a build passes them to TensorRT."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
+from peagle.compiler.pipeline.component import drafter_component, target_component
 from peagle.compiler.pipeline.graph_stages import MODEL
-from peagle.compiler.pipeline.model_half import drafter_component, target_component
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from tests.models import make_pair

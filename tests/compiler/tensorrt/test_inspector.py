@@ -1,4 +1,4 @@
-"""What full TensorRT's inspector answers, as products. The real one needs a GPU."""
+"""The products in the output of full TensorRT's engine inspector, which itself requires a GPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.hardware.machine import look
+from peagle.compiler.hardware.machine import inspect_machine
 from peagle.compiler.precision.product_table import BuiltProduct
 from peagle.compiler.tensorrt import inspector
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.inspector import inspected, programs_of
-from peagle.compiler.tensorrt.plan_products import as_built
+from peagle.compiler.tensorrt.plan_products import with_built_types
 from tests.compiler.tensorrt.products import FORMS, products
 from tests.compiler.tensorrt.small import request
 
@@ -59,7 +59,7 @@ def test_layers_are_read_as_products() -> None:
         BuiltProduct("first", "w", "float8e4m3fn", "float16", 24),
         BuiltProduct("second", "v", "int8", "int8", 24),
     ]
-    assert as_built(found, programs_of(ANSWER), "inspector") == (
+    assert with_built_types(found, programs_of(ANSWER), "inspector") == (
         BuiltProduct("first", "w", "float8e4m3fn", "float8e4m3fn", 24, by="inspector"),
         BuiltProduct("second", "v", "int8", "float16", 24, unpacked=True, by="inspector"),
     )
@@ -71,7 +71,7 @@ def test_answer_without_details_gives_no_program(answer: object) -> None:
 
 
 class StandIn:
-    """TensorRT as far as an inspection goes: it loads ``plan`` alone, and of that answers ``text``."""
+    """A fake TensorRT for inspection: it loads only ``plan``, and returns ``text``."""
 
     def __init__(self, plan: bytes, text: str) -> None:
         self.LayerInformationFormat = SimpleNamespace(JSON="json")
@@ -81,7 +81,7 @@ class StandIn:
         return self
 
     def deserialize_cuda_engine(self, plan: mmap.mmap) -> StandIn | None:
-        return self if plan[:] == self._plan else None  # as TensorRT does with what it cannot read
+        return self if plan[:] == self._plan else None  # as TensorRT treats invalid input
 
     def create_engine_inspector(self) -> StandIn:
         return self
@@ -126,9 +126,11 @@ def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkey
 
 @pytest.mark.gpu
 @pytest.mark.tensorrt
-@pytest.mark.skipif(not look().sms or find_spec("tensorrt") is None, reason="needs TensorRT and a GPU for it")
+@pytest.mark.skipif(
+    not inspect_machine().sms or find_spec("tensorrt") is None, reason="needs TensorRT and a GPU for it"
+)
 def test_the_inspector_of_a_real_engine_names_every_product(tmp_path: Path) -> None:
-    gpu = f"sm_{look().sms[0]}"
+    gpu = f"sm_{inspect_machine().sms[0]}"
     facts = build_plan(request(products(tmp_path), product="tensorrt", gpus=(gpu,)), tmp_path / "plan", Quiet())
     assert {each.weight: each.stored for each in facts.products} == {
         f"{name}.weight": stored for name, (stored, _, _) in FORMS.items()

@@ -1,4 +1,4 @@
-"""The layers of a plan as the JSON that trt-engine-explorer reads."""
+"""The layers of a plan in the JSON format of trt-engine-explorer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.inspector import programs_of
 from peagle.compiler.tensorrt.layer_information import layers_beside, layers_of_programs
-from peagle.compiler.tensorrt.plan_programs import Held, Program, Step
+from peagle.compiler.tensorrt.plan_programs import Program, ProgramTensor, Step
 from tests.compiler.tensorrt.small import HEAD, VOCAB, profiles, request, written
 
 TENSORS = {
-    "x": Held("float16", (-1, 6), constant=False),
-    "w": Held("float8e4m3fn", (6, 4), constant=True),
-    "y": Held("float16", (-1, 4), constant=False),
+    "x": ProgramTensor("float16", (-1, 6), constant=False),
+    "w": ProgramTensor("float8e4m3fn", (6, 4), constant=True),
+    "y": ProgramTensor("float16", (-1, 4), constant=False),
 }
 PRODUCT = Step("fully_connected", "first_1", ("x", "w"), ("y",), ("first", "unpack"))
 WAIT = Step("wait", "wait_2", (), (), ())
@@ -49,7 +49,7 @@ def test_layers_are_written_in_the_inspector_s_form() -> None:
         "Metadata": "[ONNX Layer: first]\x1e[ONNX Layer: unpack]",
     }
     assert second["Inputs"][1] == {"Name": "other", "Dimensions": [], "Format/Datatype": "None"}
-    (read,) = programs_of(content)  # as an answer of the inspector
+    (read,) = programs_of(content)  # like output of the inspector
     assert read.tensors["w"] == TENSORS["w"]
     assert [step.layers for step in read.steps] == [PRODUCT.layers, UNDESCRIBED.layers]
 
@@ -64,11 +64,11 @@ def test_later_profiles_have_their_number_in_every_name() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_programs_that_no_profile_can_be_told_of_give_no_file(count: int) -> None:
+def test_programs_of_unknown_profiles_write_no_file(count: int) -> None:
     assert layers_of_programs([Program(TENSORS, (PRODUCT,))] * count, 2, ["x"]) == ""
 
 
-def test_a_plan_built_ahead_of_time_has_its_layers_beside_it(tmp_path: Path) -> None:
+def test_a_plan_built_ahead_of_time_has_a_layer_file(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
     plan = tmp_path / "out" / "model.plan"
     facts = build_plan(request(written(tmp_path)), plan, Quiet())

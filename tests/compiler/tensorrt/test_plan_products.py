@@ -1,4 +1,4 @@
-"""What TensorRT says of its own products, in plans that the real TensorRT-RTX builds ahead of time."""
+"""The products that TensorRT reports for plans built by TensorRT-RTX ahead of time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.product_table import BuiltProduct, bytes_of
 from peagle.compiler.tensorrt.build_plan import build_plan
-from peagle.compiler.tensorrt.plan_products import as_built
-from peagle.compiler.tensorrt.plan_programs import Held, Program, Step
+from peagle.compiler.tensorrt.plan_products import with_built_types
+from peagle.compiler.tensorrt.plan_programs import Program, ProgramTensor, Step
 from tests.compiler.tensorrt.products import FORMS, IN, OUT, products
 from tests.compiler.tensorrt.small import request
 
@@ -36,10 +36,10 @@ FOUND = BuiltProduct("product", "w", "int8", "int8", 8)
 
 def _program(stored: str = "int8", computed: str = "int8", numbers: int = 8) -> Program:
     tensors = {
-        "x": Held(computed, (-1, 2), constant=False),
-        "w": Held(stored, (numbers,), constant=True),
-        "wide": Held(computed, (numbers,), constant=False),
-        "s": Held("float32", (1,), constant=True),
+        "x": ProgramTensor(computed, (-1, 2), constant=False),
+        "w": ProgramTensor(stored, (numbers,), constant=True),
+        "wide": ProgramTensor(computed, (numbers,), constant=False),
+        "s": ProgramTensor("float32", (1,), constant=True),
     }
     factor = "w" if stored == computed else "wide"
     unpack = Step("function", "unpack", ("w", "s"), ("wide",), ("dequantize",))
@@ -48,7 +48,7 @@ def _program(stored: str = "int8", computed: str = "int8", numbers: int = 8) -> 
 
 
 def test_the_widest_of_all_profiles_counts() -> None:
-    (result,) = as_built([FOUND], [_program(), _program(computed="float16")], "plan")
+    (result,) = with_built_types([FOUND], [_program(), _program(computed="float16")], "plan")
     assert result == replace(FOUND, computed="float16", unpacked=True, by="plan")
 
 
@@ -62,14 +62,14 @@ def test_the_widest_of_all_profiles_counts() -> None:
     ],
 )
 def test_details_missing_from_a_plan_come_from_the_network(programs: list[Program]) -> None:
-    assert as_built([FOUND], programs, "plan") == (FOUND,)
+    assert with_built_types([FOUND], programs, "plan") == (FOUND,)
 
 
-OTHER = Program({}, ())  # what a profile runs on the other side of a plugin
+OTHER = Program({}, ())  # the part of a profile after a plugin
 
 
 def test_matmul_split_by_plugins_is_read_per_profile() -> None:
-    (result,) = as_built([FOUND], [_program(), OTHER, OTHER, _program(computed="float16")], "plan", 2)
+    (result,) = with_built_types([FOUND], [_program(), OTHER, OTHER, _program(computed="float16")], "plan", 2)
     assert result == replace(FOUND, computed="float16", unpacked=True, by="plan")
 
 
@@ -82,14 +82,14 @@ def test_matmul_split_by_plugins_is_read_per_profile() -> None:
     ],
 )
 def test_pieces_that_do_not_tell_of_a_product_leave_it_as_the_network_has_it(programs: list[Program]) -> None:
-    assert as_built([FOUND], programs, "plan", 2) == (FOUND,)
+    assert with_built_types([FOUND], programs, "plan", 2) == (FOUND,)
 
 
 def test_several_products_that_became_one_are_all_found() -> None:
     merged = _program(numbers=16)
     product = replace(merged.steps[1], layers=("product", "other"))
     found = [FOUND, replace(FOUND, layer="other", weight="v")]
-    results = as_built(found, [replace(merged, steps=(product,))], "plan")
+    results = with_built_types(found, [replace(merged, steps=(product,))], "plan")
     assert [each.by for each in results] == ["plan", "plan"]
 
 

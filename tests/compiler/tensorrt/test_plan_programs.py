@@ -1,4 +1,4 @@
-"""Programs found in the bytes of a plan, and read."""
+"""Programs are found in the bytes of a plan, and parsed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.tensorrt import plan_programs
-from peagle.compiler.tensorrt.plan_programs import Held, Step, parse, read_programs
+from peagle.compiler.tensorrt.plan_programs import ProgramTensor, Step, parse, read_programs
 
 TEXT = """header {
   version = 5
@@ -57,9 +57,9 @@ def _read(content: bytes) -> list[plan_programs.Program]:
 def test_tensors_and_steps_are_read() -> None:
     found = parse(TEXT)
     assert found.tensors == {
-        "w": Held("float8e4m3fn", (4, 6), constant=True),
-        "x [profile 1].1": Held("float16", (-1, 4), constant=False),
-        "part^deref": Held("bfloat16", (6,), constant=False),
+        "w": ProgramTensor("float8e4m3fn", (4, 6), constant=True),
+        "x [profile 1].1": ProgramTensor("float16", (-1, 4), constant=False),
+        "part^deref": ProgramTensor("bfloat16", (6,), constant=False),
     }
     assert found.steps == (
         Step("function", "__myl_Cast", ("w",), ("y",), ("a/b",)),

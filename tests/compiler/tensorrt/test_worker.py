@@ -1,4 +1,4 @@
-"""The building process from inside: a full disk, and a failure that nobody foresaw."""
+"""The build process from inside: a full disk, and unexpected errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.tensorrt.preflight import survey
-from peagle.compiler.tensorrt.worker import ways_out
+from peagle.compiler.tensorrt.worker import suggested_fixes
 from tests.compiler.tensorrt.small import in_child, profiles, request, written
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
@@ -49,9 +49,9 @@ os._exit(0)
 def test_a_graph_with_the_layer_of_experts_that_is_not_built_has_two_more_ways_out(tmp_path: Path) -> None:
     found = survey(written(tmp_path), ("sm_120",), profiles())
     with_layer = replace(found, layers={**found.layers, "MOE": 2})
-    assert "--experts" not in ways_out(found)
-    assert "--experts layer-one-scale" in ways_out(with_layer)
-    assert ways_out(with_layer).endswith(ways_out(found))
+    assert "--experts" not in suggested_fixes(found)
+    assert "--experts layer-one-scale" in suggested_fixes(with_layer)
+    assert suggested_fixes(with_layer).endswith(suggested_fixes(found))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -1,4 +1,4 @@
-"""``peagle-compile cache``: what it says of the cache, and what it takes away."""
+"""``peagle-compile cache``: its listing of the cache, and what it removes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.store.made_for import MadeFor
+from peagle.compiler.store.stage_origin import StageOrigin
 from peagle.compiler.store.stages import StageStore
 from tests.fixtures.commands import Run
 
@@ -19,7 +19,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path))
     for store, name, used in (
         (
-            StageStore(tmp_path, made_for=MadeFor("build", "demo", "demo", "int8", "ort")),
+            StageStore(tmp_path, stage_origin=StageOrigin("build", "demo", "demo", "int8", "ort")),
             "attach-target",
             1_790_000_000,
         ),
@@ -32,8 +32,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_build_records_the_purpose_of_its_steps(cli: Run, demo_engine: Path) -> None:
     listed = json.loads(cli("cache", "list", "--json").out)
-    made_for = [entry["made_for"] for entry in listed["entries"] if entry["kind"] == "attach-target"]
-    assert {"command": "build", "model": "demo", "drafter": "demo", "precision": "fp32", "lowering": "cpu"} in made_for
+    stage_origin = [entry["made_for"] for entry in listed["entries"] if entry["kind"] == "attach-target"]
+    assert {
+        "command": "build",
+        "model": "demo",
+        "drafter": "demo",
+        "precision": "fp32",
+        "lowering": "cpu",
+    } in stage_origin
     assert listed["bytes"] == sum(entry["bytes"] for entry in listed["entries"])
 
 

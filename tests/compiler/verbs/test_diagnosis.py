@@ -24,8 +24,8 @@ BOTH = RTX | {"tensorrt": "11.4.0.106"}
 
 
 def abilities(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Ability]:
-    """What doctor says of a machine with these GPUs and packages, and with all that kernels need."""
-    monkeypatch.setattr(diagnosis, "look", lambda: machine)
+    """Return doctor's output for a machine with these GPUs and packages, and with all requirements of kernels."""
+    monkeypatch.setattr(diagnosis, "inspect_machine", lambda: machine)
     monkeypatch.setattr(import_tensorrt, "link_state", lambda: LinkState("present", Path("/wheel")))
     monkeypatch.setattr(diagnosis, "_installed", lambda _: "1.0")
     monkeypatch.setattr(kernel_compilers, "load_nvrtc", lambda: None)
@@ -97,7 +97,7 @@ def test_kernels_that_cannot_be_compiled_stop_builds_of_plans_alone(monkeypatch:
     def absent() -> None:
         raise EnvironmentProblem("x", why="NVRTC is missing", fix="pip install nvidia-cuda-nvrtc")
 
-    monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
+    monkeypatch.setattr(diagnosis, "inspect_machine", lambda: Machine((), RTX))
     monkeypatch.setattr(kernel_compilers, "load_nvrtc", absent)
     found = {ability.backend: ability for ability in diagnose().abilities}
     assert "NVRTC is missing" in found["tensorrt-rtx"].cannot_build
@@ -118,12 +118,12 @@ def test_it_names_the_extra_that_building_needs(cli: Run, monkeypatch: pytest.Mo
 
 
 def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
+    monkeypatch.setattr(diagnosis, "inspect_machine", lambda: Machine((), RTX))
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build tensorrt-rtx")]
     assert "only from an export made elsewhere, with `build --from`; not from checkpoints: missing packages: " in line
     assert not {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
-    monkeypatch.setattr(diagnosis, "look", lambda: Machine())
+    monkeypatch.setattr(diagnosis, "inspect_machine", lambda: Machine())
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
 
 

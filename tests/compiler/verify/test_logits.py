@@ -1,4 +1,4 @@
-"""Two models on the same texts: what the measures are of equal models, of known distributions, and in torch."""
+"""Two models on the same texts: metrics of equal models, of known distributions, and in torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peagle.compiler.verify.logits import (
     compare_logits,
     divergence,
     log_softmax,
-    most_added,
+    worst_layer,
 )
 
 LOGITS = arrays(np.float32, (4, 6), elements=st.floats(-20, 20, width=32))
@@ -86,8 +86,8 @@ def test_the_error_of_layers_is_relative_and_names_the_layer_that_adds_it() -> N
     scale = np.array([0, 0, 0.1, 0.11])[None, :, None]
     found = compare_layers(lambda _: streams, lambda _: streams * (1 + scale), [(1, 2)], lambda _: None)
     assert [each.error for each in found] == pytest.approx([0, 0, 0.1, 0.11])
-    assert most_added(found) == 1
-    assert most_added((LayerError(0, 0.0),)) == 0
+    assert worst_layer(found) == 1
+    assert worst_layer((LayerError(0, 0.0),)) == 0
 
 
 @settings(max_examples=20, deadline=None)

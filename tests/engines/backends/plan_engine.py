@@ -1,4 +1,4 @@
-"""Engines whose plans are stand-ins: the real TensorRT backend over the graphs that TensorRT is given, on the CPU."""
+"""Engines with stand-ins for plans: the real TensorRT backend over its graphs, on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import Component, drafter_component, target_component
+from peagle.compiler.pipeline.component import Component, drafter_component, target_component
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore

@@ -1,4 +1,4 @@
-"""Rounds of an EAGLE-3 head: the windows that they leave hold the drafts of the reference, and the text is plain's."""
+"""Rounds of an EAGLE-3 head: their windows hold the reference's drafts, and the text is that of plain decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peagle.plugins.errors import UsageError
 from tests.engines.mixed_requests import MIXED, PROMPTS, Dice
 from tests.models import Pair
 
-MOST = 6
+MAX = 6
 LONG = [list(range(2, 80))]  # to the end of the caches
 GREEDY = [SamplingParams(max_tokens=40, ignore_eos=True)] * 4
 
@@ -58,7 +58,7 @@ def engine(request: pytest.FixtureRequest, eagle3_folder: Path) -> Engine:
     loaded = Engine.load(eagle3_folder, max_batch_size=3, threads=1)
     backend = loaded._backend
     if request.param == "row by row":
-        backend._takes_rows = False  # type: ignore[attr-defined]
+        backend._supports_rows = False  # type: ignore[attr-defined]
         backend._lanes = backend._idle_lanes()  # type: ignore[attr-defined]
     return loaded
 
@@ -69,7 +69,7 @@ def test_eagle3_drafts_match_the_reference_every_round(
     """Whatever K was before, and whichever of the drafts were accepted; several requests, some of which end early."""
     watched = Watched()
     monkeypatch.setattr(SharedRounds, "of", lambda rounds, method: watched.over(rounds._slots))
-    drawn = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, policy=Dice(2, MOST))
+    drawn = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, policy=Dice(2, MAX))
     drawn.generate([*PROMPTS[:4], *LONG], [*GREEDY, SamplingParams(max_tokens=12, temperature=0.9, seed=3)])
     model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
     target, head = eagle3_pair.specs()
@@ -85,7 +85,7 @@ def test_eagle3_drafts_match_the_reference_every_round(
 def test_the_text_is_that_of_plain_decoding(engine: Engine) -> None:
     for params in (GREEDY[0], MIXED):
         plain = [o.token_ids for o in engine.generate(PROMPTS, params, draft="none")]
-        for k in (1, 4, MOST, 0):
+        for k in (1, 4, MAX, 0):
             outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k)
             assert [o.token_ids for o in outputs] == plain
         assert [o.token_ids for o in engine.generate(PROMPTS, params, draft="ngram")] == plain

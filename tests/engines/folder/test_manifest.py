@@ -1,4 +1,4 @@
-"""The engine folder's manifest: what is written is read back, and every kind of damage is refused by name."""
+"""The manifest of the engine folder is read back as written, and damage is refused by name."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from peagle.plugins.errors import EnvironmentProblem
 
 FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter graph", "tokenizer.json": b"{}"}
 
-# What a manifest says of an engine without a drafter.
+# The manifest fields of an engine without a drafter.
 MEASURED = Speculation(5, 8, 8, adapts=True)
 ALONE = {
     "speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()),
     "drafter": None, "method": "none",
 }  # fmt: skip
-# Of one that looks its drafts up.
+# Those of an engine with n-gram drafts.
 LOOKED_UP = {
     "speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()),
     "drafter": None, "method": "ngram",
@@ -152,12 +152,12 @@ def test_no_tampered_byte_is_accepted(engine: Path, data: st.DataObject) -> None
         accepted = accepts(engine)
     finally:
         (engine / name).write_bytes(original)
-    # white space of the manifest itself may change: it then says the same
+    # white space in the manifest may change without changing its meaning
     assert accepted is None or (name == FILE_NAME and accepted == honest)
 
 
 def accepts(engine: Path) -> Manifest | None:
-    """What a load would go by, or None if it refuses."""
+    """Return the values that a load would use, or None if it refuses."""
     try:
         manifest = Manifest.read(engine)
         check_files(manifest.files, engine)
@@ -171,7 +171,7 @@ def accepts(engine: Path) -> Manifest | None:
 def test_no_truncated_file_is_accepted(engine: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([FILE_NAME, *FILES]))
     original = (engine / name).read_bytes()
-    length = data.draw(st.integers(0, len(original) - 2))  # without its last newline a manifest says the same
+    length = data.draw(st.integers(0, len(original) - 2))  # the last newline has no meaning
     (engine / name).write_bytes(original[:length])
     try:
         assert name in str(refusal(engine, hashes=False))
@@ -247,7 +247,7 @@ def test_future_format_error_explains_the_fix(engine: Path) -> None:
     assert "install that version" in problem.fix
 
 
-def test_older_format_error_says_to_build_the_engine_again(engine: Path) -> None:
+def test_older_format_error_suggests_a_rebuild(engine: Path) -> None:
     edit(engine, format_version=BUILT_FORMAT - 1, something_old=[1])
     problem = refusal(engine)
     assert f"format {BUILT_FORMAT - 1}, but this version reads formats from {BUILT_FORMAT}" in problem.what
@@ -432,10 +432,10 @@ def test_engine_with_a_drafter_is_that_engine_with_its_graph_sizes_and_files(eng
     assert (using.drafter_name, own.drafter_name) == ("code", BUILT_IN)
     assert {*using.files} - {*own.files} == {GRAPH}
     assert replace(own, files=manifest.files) == manifest
-    assert (using.most_drafts, own.most_drafts) == (8, 8)
+    assert (using.max_drafts, own.max_drafts) == (8, 8)
 
 
-def test_drafter_beside_the_target_is_none_of_the_targets_files(engine: Path) -> None:
+def test_files_of_a_drafter_beside_the_target_are_not_the_targets(engine: Path) -> None:
     manifest = with_drafter(engine, file="target/code+drafter.onnx")
     in_oldest_format(manifest).write(engine)
     read = Manifest.read(engine)

@@ -1,4 +1,4 @@
-"""Forms that would end the process, or take it for minutes: refused, and the process lives."""
+"""Grammars that would crash the process or block it for minutes are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from peagle.engines import StructuredOutputsParams
 from peagle.engines.grammars import trial
-from peagle.engines.grammars.trial import HARMLESS, FormTrials, is_harmless, try_out
-from peagle.engines.requests.structured_outputs import MOST_CHARACTERS
+from peagle.engines.grammars.trial import HARMLESS, FormTrials, compiles_quickly, try_out
+from peagle.engines.requests.structured_outputs import MAX_CHARACTERS
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
 pytest.importorskip("llguidance")
@@ -58,14 +58,14 @@ def test_harmless_grammar_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         try_out(StructuredOutputsParams(**form))
     long = {"enum": ["a" * HARMLESS]}
     for form in ({"json": {"pattern": "a"}}, {"json": long}, {"regex": "a"}, {"grammar": 'start: "a"'}):
-        assert not is_harmless(StructuredOutputsParams(**form))
+        assert not compiles_quickly(StructuredOutputsParams(**form))
         with pytest.raises(EnvironmentProblem, match="cannot be tested in a separate process"):
             try_out(StructuredOutputsParams(**form))
 
 
 def test_trial_passes_good_grammars_and_reports_bad_ones() -> None:
     values = [f"value {number}" for number in range(3000)]
-    assert len(json.dumps(values)) < MOST_CHARACTERS
+    assert len(json.dumps(values)) < MAX_CHARACTERS
     try_out(StructuredOutputsParams(json={"enum": values}))
     with pytest.raises(UsageError) as error:
         try_out(StructuredOutputsParams(regex="(?=a)b"))

@@ -1,4 +1,4 @@
-"""The policy of K against rounds whose costs and acceptance are known: what it settles on, and what it costs."""
+"""The adaptive K policy with known costs and acceptance: the K that it selects, and what that costs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead, RoundRow, spaced_counts
 from peagle.engines.policy.prior import Prior, measured, tokens_by_k
 
-MOST = 8
-CPU = (1.0, 1.3, 1.36, 1.42, 1.5, 1.58, 1.75, 2.0, 2.15)  # as rounds of the small model cost on two cores
-FLAT = (1.0,) * (MOST + 1)
-NONE = (0.0,) * MOST
-CODE, PROSE, RANDOM = (0.75, 0.7, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45), (0.45, 0.4) + (0.3,) * 6, (0.002,) * MOST
+MAX = 8
+CPU = (1.0, 1.3, 1.36, 1.42, 1.5, 1.58, 1.75, 2.0, 2.15)  # costs of rounds of the small model on two cores
+FLAT = (1.0,) * (MAX + 1)
+NONE = (0.0,) * MAX
+CODE, PROSE, RANDOM = (0.75, 0.7, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45), (0.45, 0.4) + (0.3,) * 6, (0.002,) * MAX
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class Text:
 
 @dataclass
 class Machine:
-    """Runs texts by a policy, or with one K throughout; rounds cost what ``costs`` says, and are seen with noise.
+    """Run texts with a policy or a fixed K; rounds cost what ``costs`` returns, and are observed with noise.
 
     ``turns`` are rates that all texts have from some round on. ``reading`` all texts of a round costs a drafter so much
     at first. ``after`` is what has been spent after each round.
@@ -93,7 +93,7 @@ class Machine:
 
 
 def adaptive(start: int = 4) -> Adaptive:
-    return Adaptive(start, MOST)
+    return Adaptive(start, MAX)
 
 
 @pytest.mark.parametrize("busy", [1, 4])
@@ -106,8 +106,8 @@ def test_a_random_head_costs_less_than_five_percent(busy: int, seed: int) -> Non
 
 @pytest.mark.parametrize(("texts", "lost"), [([CODE] * 20, 1.15), ([PROSE] * 20, 1.1), ([CODE, PROSE] * 10, 1.15)])
 def test_best_k_is_found(texts: list[Sequence[float]], lost: float) -> None:
-    """Against the best of all fixed K, which nobody knows beforehand; noise and learning included."""
-    best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 96).spent for seed in range(3)) for k in range(MOST + 1))
+    """Compared with the best fixed K, which is not known in advance; noise and learning included."""
+    best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 96).spent for seed in range(3)) for k in range(MAX + 1))
     found = sum(Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96).spent for seed in range(3))
     assert found < lost * best
 
@@ -115,15 +115,15 @@ def test_best_k_is_found(texts: list[Sequence[float]], lost: float) -> None:
 @pytest.mark.parametrize("rates", [CODE, PROSE, RANDOM])
 def test_only_the_given_counts_are_chosen_and_the_best_of_them_is_found(rates: Sequence[float]) -> None:
     counts, texts = (0, 1, 2, 4, 8), [rates] * 20
-    policy = Adaptive(4, MOST, counts=counts)
+    policy = Adaptive(4, MAX, counts=counts)
     found = Machine(CPU, policy, noise=0.1).run(texts, 96)
     assert set(found.ks) <= set(policy.counts) == set(counts)
     assert found.spent < 1.15 * min(Machine(CPU, k=k).run(texts, 96).spent for k in counts)
 
 
 def test_the_first_k_and_none_are_always_among_the_counts() -> None:
-    assert Adaptive(3, MOST, counts=(2, 8)).counts == (0, 2, 3, 8)
-    assert Adaptive(3, MOST).counts == tuple(range(MOST + 1))
+    assert Adaptive(3, MAX, counts=(2, 8)).counts == (0, 2, 3, 8)
+    assert Adaptive(3, MAX).counts == tuple(range(MAX + 1))
 
 
 @given(st.integers(0, 70))
@@ -136,12 +136,12 @@ def test_spaced_counts_are_few_and_close(most: int) -> None:
 
 
 def test_cheap_accepted_drafts_raise_k_to_the_limit() -> None:
-    ks = Machine(FLAT, adaptive(1)).run([(1.0,) * MOST], 2000).ks
-    assert sum(k == MOST for k in ks[50:]) > 0.8 * len(ks[50:])
+    ks = Machine(FLAT, adaptive(1)).run([(1.0,) * MAX], 2000).ks
+    assert sum(k == MAX for k in ks[50:]) > 0.8 * len(ks[50:])
 
 
 def test_drafts_that_are_never_accepted_end_and_are_tried_rarely() -> None:
-    ks = Machine(CPU, adaptive()).run([(0.0,) * MOST], 8000).ks
+    ks = Machine(CPU, adaptive()).run([(0.0,) * MAX], 8000).ks
     assert max(ks[40:]) <= 2
     early, late = sum(k > 0 for k in ks[:1000]), sum(k > 0 for k in ks[4000:])
     assert 0 < late / 4000 < 0.02 < early / 1000
@@ -187,13 +187,13 @@ def test_rounds_that_could_not_be_timed_teach_acceptance_alone() -> None:
 
 def of_a_build(rates: Sequence[float], costs: Sequence[float] = CPU) -> Adaptive:
     """A policy that begins with what a build measured of drafts that are accepted as often as this."""
-    chained = [math.prod(rates[: number + 1]) for number in range(MOST)]
-    prior = measured(tokens_by_k(chained), costs, MOST)
-    return Adaptive(prior.best, MOST, prior, "peagle-chain")
+    chained = [math.prod(rates[: number + 1]) for number in range(MAX)]
+    prior = measured(tokens_by_k(chained), costs, MAX)
+    return Adaptive(prior.best, MAX, prior, "peagle-chain")
 
 
 def test_short_answers_start_with_the_measured_best_k() -> None:
-    texts, fixed = [CODE] * 4, range(MOST + 1)
+    texts, fixed = [CODE] * 4, range(MAX + 1)
     best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 32).spent for seed in range(8)) for k in fixed)
     found, guessed = (
         sum(Machine(CPU, policy(), noise=0.1, seed=seed).run(texts, 32).spent for seed in range(8))
@@ -210,24 +210,24 @@ def test_a_head_that_the_build_saw_fail_is_not_tried_at_first() -> None:
 
 def test_rounds_of_several_rows_start_with_the_k_measured_for_them() -> None:
     """A drafter reads its weights once for all rows, so drafts of four rows may cost less than the guess from one."""
-    chained = [math.prod(CODE[: number + 1]) for number in range(MOST)]
-    costs = [1.0] + [1.2 + 0.1 * k for k in range(1, MOST + 1)]
+    chained = [math.prod(CODE[: number + 1]) for number in range(MAX)]
+    costs = [1.0] + [1.2 + 0.1 * k for k in range(1, MAX + 1)]
     several = {
-        2: [1.0, *[1.3 + 0.2 * k for k in range(1, MOST + 1)]],
-        4: [1.0, 1.3, *[1.9 + k for k in range(MOST - 1)]],
+        2: [1.0, *[1.3 + 0.2 * k for k in range(1, MAX + 1)]],
+        4: [1.0, 1.3, *[1.9 + k for k in range(MAX - 1)]],
     }
-    prior = measured(tokens_by_k(chained), costs, MOST, several)
-    policy = Adaptive(prior.best, MOST, prior, "peagle-chain")
+    prior = measured(tokens_by_k(chained), costs, MAX, several)
+    policy = Adaptive(prior.best, MAX, prior, "peagle-chain")
     rows = [RoundRow(Text(CODE, 0), "peagle-chain") for _ in range(8)]
     chosen = [policy.choose(RoundAhead(rows[:many], many)) for many in (1, 2, 3, 4, 8)]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] == prior.best > chosen[1] > chosen[3] == 1
-    assert Adaptive(3, MOST, prior, "peagle-chain", counts=(4, 8)).choose(RoundAhead(rows[:4], 4)) in (0, 3, 4)
+    assert Adaptive(3, MAX, prior, "peagle-chain", counts=(4, 8)).choose(RoundAhead(rows[:4], 4)) in (0, 3, 4)
 
 
-@given(st.integers(1, 20), st.lists(st.floats(1, 3), min_size=MOST, max_size=MOST))
+@given(st.integers(1, 20), st.lists(st.floats(1, 3), min_size=MAX, max_size=MAX))
 def test_costs_between_measured_numbers_of_rows_are_between_their_costs(rows: int, more: list[float]) -> None:
-    prior = measured([1.0] * (MOST + 1), CPU, MOST, {4: [1.0, *more], 8: [1.0, *(2 * each for each in more)]})
+    prior = measured([1.0] * (MAX + 1), CPU, MAX, {4: [1.0, *more], 8: [1.0, *(2 * each for each in more)]})
     below, above = max(each for each in (1, 4, 8) if each <= rows), min(each for each in (1, 4, 8, 99) if each >= rows)
     costs = prior.costs_of(rows)
     assert costs[0] == 1
@@ -240,7 +240,7 @@ def test_costs_between_measured_numbers_of_rows_are_between_their_costs(rows: in
 
 
 def test_single_row_measurement_is_not_used_for_batches() -> None:
-    """Each row has its columns: what a draft costs beside a round of four rows is four times as much."""
+    """Each row has its own columns, so a draft costs four times as much in a round of four rows."""
     policy = of_a_build(PROSE)
     rows = [RoundRow(Text(PROSE, 0), "peagle-chain") for _ in range(4)]
     assert policy.choose(RoundAhead(rows, 4)) < policy.choose(RoundAhead(rows[:1], 1))
@@ -248,7 +248,7 @@ def test_single_row_measurement_is_not_used_for_batches() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    costs=st.lists(st.floats(1.0, 3.0), min_size=MOST, max_size=MOST).map(sorted),
+    costs=st.lists(st.floats(1.0, 3.0), min_size=MAX, max_size=MAX).map(sorted),
     busy=st.sampled_from([1, 2, 4]),
     tokens=st.sampled_from([96, 400, 2000]),
     reading=st.floats(0.0, 3.0),
@@ -280,7 +280,7 @@ def test_drafts_that_start_to_pay_are_found_within_hundreds_of_rounds(busy: int)
 @pytest.mark.parametrize("wrong", [RANDOM, CODE])
 def test_outdated_measurements_are_forgotten(wrong: Sequence[float]) -> None:
     """An engine that was built on another machine, or serves other texts."""
-    costs = tuple(1.0 + 1.5 * k for k in range(MOST + 1)) if wrong is RANDOM else FLAT
+    costs = tuple(1.0 + 1.5 * k for k in range(MAX + 1)) if wrong is RANDOM else FLAT
     right = CODE if wrong is RANDOM else RANDOM
 
     def share(seed: int) -> float:
@@ -293,25 +293,25 @@ def test_outdated_measurements_are_forgotten(wrong: Sequence[float]) -> None:
 
 def test_no_guess_of_costs_is_for_ever() -> None:
     """Of a machine on which drafts seem to cost as much as rounds of their own: a probe is never too dear."""
-    steep = Prior(tuple(0.5 ** (k + 1) for k in range(MOST)), tuple(1.0 + 4 * k for k in range(MOST + 1)), 10.0, 0.5)
-    ks = Machine(FLAT, Adaptive(0, MOST, steep, "peagle-chain")).run([(1.0,) * MOST], 4000).ks
+    steep = Prior(tuple(0.5 ** (k + 1) for k in range(MAX)), tuple(1.0 + 4 * k for k in range(MAX + 1)), 10.0, 0.5)
+    ks = Machine(FLAT, Adaptive(0, MAX, steep, "peagle-chain")).run([(1.0,) * MAX], 4000).ks
     assert sum(k >= 4 for k in ks[-100:]) > 80
 
 
 @given(
-    tokens=st.lists(st.floats(1, 9), min_size=1, max_size=MOST + 1),
-    costs=st.lists(st.floats(0.01, 100), min_size=MOST + 1, max_size=MOST + 1),
+    tokens=st.lists(st.floats(1, 9), min_size=1, max_size=MAX + 1),
+    costs=st.lists(st.floats(0.01, 100), min_size=MAX + 1, max_size=MAX + 1),
 )
 def test_prior_is_always_valid(tokens: list[float], costs: list[float]) -> None:
-    prior = measured(tokens, costs[: len(tokens)], MOST)
-    assert len(prior.rates) == MOST
+    prior = measured(tokens, costs[: len(tokens)], MAX)
+    assert len(prior.rates) == MAX
     assert all(0 < less <= more <= 1 for more, less in pairwise(prior.rates))
     assert prior.costs[0] == 1
     assert all(less <= more for less, more in pairwise(prior.costs))
-    assert 0 <= prior.best <= MOST
+    assert 0 <= prior.best <= MAX
 
 
-@pytest.mark.parametrize("best", range(1, MOST + 1))
+@pytest.mark.parametrize("best", range(1, MAX + 1))
 def test_initial_guess_is_the_build_k(best: int) -> None:
     policy = adaptive(best)
     values = policy.values(RoundAhead([RoundRow(Text(CODE, 0), "peagle-chain")], 1))
@@ -331,7 +331,7 @@ def test_columns_verified_for_other_rows_are_free() -> None:
 
 def test_forced_drafts_are_verified_when_they_pay() -> None:
     def reach(*forced: int, trust: float = 0.9, costs: Sequence[float] = CPU, k: int = 0) -> int:
-        policy = Adaptive(k, MOST, measured([1.0] * (MOST + 1), costs, MOST), "peagle-chain")
+        policy = Adaptive(k, MAX, measured([1.0] * (MAX + 1), costs, MAX), "peagle-chain")
         rows = [RoundRow(Text(RANDOM, 0), "peagle-chain", each, trust) for each in forced]
         return policy.reach(RoundAhead(rows, len(rows)), k)
 
@@ -339,12 +339,12 @@ def test_forced_drafts_are_verified_when_they_pay() -> None:
     assert reach(5) == 5
     assert reach(2, k=4) == 4, "no round is made narrower"
     assert reach(5, trust=0.02) == 0
-    assert reach(5, costs=[1.0 + 3 * k for k in range(MOST + 1)]) == 0
+    assert reach(5, costs=[1.0 + 3 * k for k in range(MAX + 1)]) == 0
     assert reach(8, 0, 0, 0) == 0, "three others would pay for the columns of one"
     assert reach(8, 8, 8, 8) > 3
 
 
-def test_wider_round_is_no_measure_of_its_k() -> None:
+def test_wider_round_is_not_counted_for_its_k() -> None:
     policy, ahead = adaptive(), RoundAhead([RoundRow(Text(RANDOM, 0), "peagle-chain")], 1)
     before = [policy.values(ahead) for _ in range(30) if policy.learn(ObservedRound(ahead, 0, [(0, ())], 1.0)) is None][
         -1
@@ -361,7 +361,7 @@ def test_choosing_twice_is_choosing_once() -> None:
 
 def test_initial_k_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="not 9"):
-        Adaptive(9, MOST)
+        Adaptive(9, MAX)
 
 
 def test_a_new_text_may_have_the_identity_of_one_that_has_ended() -> None:

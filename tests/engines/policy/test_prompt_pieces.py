@@ -1,4 +1,4 @@
-"""Pieces of prompts leave running requests a gap of less than 4 rounds, and prompts at least half of the time."""
+"""Pieces of prompts delay running requests by less than 4 rounds, and prompts get at least half of the time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.engines.policy.prompt_pieces import LEAST, ROUNDS, FixedPieces, TimedPieces
+from peagle.engines.policy.prompt_pieces import MIN, ROUNDS, FixedPieces, TimedPieces
 
 ROUND = 1.0
 TOKENS = 3000
@@ -27,7 +27,7 @@ class Machine:
         return self.fixed + tokens * (self.token + self.place * position)
 
     def read(self, pieces: TimedPieces, tokens: int, start: int = 0) -> list[tuple[int, int, float]]:
-        """Read a prompt beside one stream; return the position, tokens and seconds of every piece."""
+        """Read a prompt during one stream; return the position, tokens and seconds of every piece."""
         read = []
         for _ in range(3):
             pieces.begin_round()
@@ -47,7 +47,7 @@ class Machine:
         return read
 
 
-# Tokens after 2,000 others take up to 4 times as long as the first ones.
+# Tokens after 2,000 others take up to 4 times as long as the first tokens.
 MACHINES = st.builds(
     lambda fixed, token, growth: Machine(fixed, token, token * growth),
     st.floats(0.3, 1.2),
@@ -62,7 +62,7 @@ def test_gap_stays_below_4_rounds_where_the_smallest_piece_allows(machine: Machi
     read = machine.read(TimedPieces(), TOKENS)
     settled = read[4:]  # the first pieces measure
     for position, tokens, seconds in settled:
-        assert tokens == LEAST or position + tokens == TOKENS or seconds + ROUND < 4 * ROUND
+        assert tokens == MIN or position + tokens == TOKENS or seconds + ROUND < 4 * ROUND
 
 
 @settings(max_examples=25, deadline=None)
@@ -105,10 +105,10 @@ def test_one_disturbed_piece_does_not_slow_the_prompt() -> None:
 def test_first_passes_over_the_slots_do_not_make_pieces_larger(slow: list[float]) -> None:
     """They take long because memory is allocated. With tokens that take 0.4 rounds, only pieces of 4 are in time."""
     machine, pieces = Machine(token=0.4), TimedPieces()
-    for seconds in (machine.piece(0, LEAST), *slow):
-        pieces.add_piece(0, LEAST, seconds, scored=False)
+    for seconds in (machine.piece(0, MIN), *slow):
+        pieces.add_piece(0, MIN, seconds, scored=False)
     read = machine.read(pieces, TOKENS)
-    assert {tokens for _, tokens, _ in read[len(read) // 2 :]} == {LEAST}
+    assert {tokens for _, tokens, _ in read[len(read) // 2 :]} == {MIN}
 
 
 def test_short_prompts_share_the_time_between_two_rounds() -> None:

@@ -1,4 +1,4 @@
-"""Measuring the costs of rounds: every K takes turns, and only rounds that ran as they were planned are timed."""
+"""The cost measurement of rounds: every K takes turns, and only rounds that ran as planned are timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead, RoundRow
-from peagle.engines.policy.sweep import Sweep, promising
+from peagle.engines.policy.sweep import Sweep, near_fastest
 
 COUNTS = (0, 1, 2, 4, 8)
 
@@ -82,7 +82,7 @@ def test_the_first_round_of_a_k_is_not_timed() -> None:
 
 def test_drafts_that_were_made_for_another_k_are_not_timed() -> None:
     sweep, ahead = Sweep((0, 4), 1), RoundAhead([RoundRow(object(), "peagle")], 1)
-    for _ in range(6):  # the drafter never drafts as many
+    for _ in range(6):  # the drafter never drafts that many
         sweep.learn(ObservedRound(ahead, sweep.choose(ahead), [(min(sweep.choose(ahead), 1), ())], 1.0))
     assert (sweep.choose(ahead), sweep.cycles) == (4, 0)
 
@@ -102,4 +102,4 @@ def test_k_far_behind_is_left_out_after_a_few_cycles_and_plain_rounds_never() ->
     assert cycles[8] == 4 < cycles[4] == cycles[0] == sweep.cycles
     assert {0, 4} <= set(ks[-60:]) <= {0, 1, 2, 4}
     assert sweep.measured[8].cost == pytest.approx(5, rel=0.02)
-    assert promising({0: 1.0, 1: 2.0, 2: 4.0, 3: 3.1}) == {0, 2, 3}
+    assert near_fastest({0: 1.0, 1: 2.0, 2: 4.0, 3: 3.1}) == {0, 2, 3}

@@ -1,4 +1,4 @@
-"""The form of a text as parameters: five ways to say it, one at a time, checked before anything is compiled."""
+"""Parameters of structured outputs: five kinds, one at a time, validated before anything is compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peagle.engines import SamplingParams, StructuredOutputsParams
-from peagle.engines.requests.structured_outputs import MOST_CHARACTERS
+from peagle.engines.requests.structured_outputs import MAX_CHARACTERS
 from peagle.plugins.errors import UsageError
 
 CIRCLE: dict[str, Any] = {}
@@ -47,10 +47,10 @@ for _ in range(100_000):
         ({"json": {"const": float("nan")}}, r"structured_outputs\.json is not valid JSON"),
         ({"json": {"const": {1, 2}}}, r"structured_outputs\.json is not valid JSON"),
         ({"json": {"const": "\ud800"}}, "lone surrogate"),
-        ({"json": {"const": "a" * MOST_CHARACTERS}}, "characters"),
+        ({"json": {"const": "a" * MAX_CHARACTERS}}, "characters"),
         ({"regex": 3}, r"structured_outputs\.regex must be a str"),
         ({"regex": ""}, r"structured_outputs\.regex is empty"),
-        ({"regex": "a" * (MOST_CHARACTERS + 1)}, "characters"),
+        ({"regex": "a" * (MAX_CHARACTERS + 1)}, "characters"),
         ({"choice": "yes"}, r"structured_outputs\.choice must be a list"),
         ({"choice": []}, r"structured_outputs\.choice must be a list"),
         ({"choice": ["a", ""]}, r"structured_outputs\.choice"),
@@ -80,7 +80,7 @@ def test_contradictory_options_are_rejected_by_name(asked: dict[str, Any], named
 
 
 def test_limit_error_names_the_remedy() -> None:
-    for asked in ({"json": {"const": "a" * MOST_CHARACTERS}}, {"json": nested(80)}):
+    for asked in ({"json": {"const": "a" * MAX_CHARACTERS}}, {"json": nested(80)}):
         with pytest.raises(UsageError) as error:
             SamplingParams(structured_outputs=asked)
         assert re.search("at most 65536|more than 120", str(error.value))

@@ -1,4 +1,4 @@
-"""Keys, request ids and the log: what it has of each request, and what it never has."""
+"""API keys, request ids and the log: what it records of each request, and what it never records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROMPT = "def f(x):\n"
 
 
 def _log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> io.StringIO:
-    """What ``serve`` would write on standard error from here on."""
+    """Capture the output of ``serve`` on standard error from here on."""
     lines, root = io.StringIO(), logging.getLogger()
     handler = logging.StreamHandler(lines)
     handler.setFormatter(JsonLines())
@@ -177,7 +177,7 @@ def test_no_refusal_puts_the_text_of_a_request_into_the_log(
 def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
     served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever is accepted is too little
+    monkeypatch.setattr(misfit, "MIN_RATE", 2.0)  # any acceptance is too low
     lines = _log(monkeypatch, caplog)
     body = {"prompt": PROMPT, "max_tokens": 120, "ignore_eos": True, "temperature": 0, "num_speculative_tokens": 2}
     with _serving_anew(served_engine) as server:
@@ -247,7 +247,7 @@ def test_key_that_protects_nothing_or_never_matches_is_refused(key: str) -> None
     assert check_api_key("sk-a key") == "sk-a key"
 
 
-def test_root_path_is_no_way_around_the_key(served_engine: Engine) -> None:
+def test_root_path_does_not_bypass_the_key(served_engine: Engine) -> None:
     server = Server(served_engine, ServerSettings(MODEL, api_keys=("k",), root_path="/llm"), port=0)
     server.start()
     try:

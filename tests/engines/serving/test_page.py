@@ -14,7 +14,7 @@ from tests.engines.serving.calls import call
 from tests.house.tree import PYPROJECT, ROOT
 
 FOLDER = ROOT / "engines" / "serving" / "page"
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 
 
 def test_everything_a_browser_can_load_is_small(server: Server) -> None:
@@ -23,14 +23,14 @@ def test_everything_a_browser_can_load_is_small(server: Server) -> None:
         status, headers, content = call(server, "GET", path, headers={"Accept-Encoding": "gzip, br"})
         assert (status, headers["content-encoding"]) == (200, "gzip")
         sizes[path] = len(content)
-    assert sum(sizes.values()) < MOST_BYTES, sizes
+    assert sum(sizes.values()) < MAX_BYTES, sizes
 
 
 @pytest.mark.parametrize(
     ("path", "media_type"),
     [("/", "text/html"), ("/page/page.css", "text/css"), ("/page/vendor/highlight/core.min.js", "text/javascript")],
 )
-def test_files_have_their_type_and_are_asked_for_again(server: Server, path: str, media_type: str) -> None:
+def test_files_have_their_media_type_and_are_revalidated(server: Server, path: str, media_type: str) -> None:
     status, headers, content = call(server, "GET", path)
     assert (status, headers["content-type"]) == (200, f"{media_type}; charset=utf-8")
     assert headers["cache-control"] == "no-cache"

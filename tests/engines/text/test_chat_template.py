@@ -1,4 +1,4 @@
-"""Messages to text as the checkpoint's template says: as transformers renders them, and no further than the limits."""
+"""Messages rendered with the checkpoint's template: as in transformers, and within the limits."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_template_without_end_is_stopped_before_it_takes_time_or_memory() -> N
     """In a process of its own, which may take a minute and a gigabyte; with fewer steps, which takes less time."""
     code = (
         "import resource\nfrom peagle.engines.text import meter\nfrom tests.chat_templates import ENDLESS\n"
-        "from tests.engines.text.test_chat_template import stopped\nmeter.MOST_STEPS = 50_000\n"
+        "from tests.engines.text.test_chat_template import stopped\nmeter.MAX_STEPS = 50_000\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\nresource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n"
         "print([name for name in ENDLESS if not stopped(ENDLESS[name])])"
     )
@@ -156,14 +156,14 @@ def test_a_template_without_end_is_stopped_before_it_takes_time_or_memory() -> N
 
 
 def test_time_is_limited_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "MAX_SECONDS", 0.0)
     with pytest.raises(EnvironmentProblem) as caught:
         template("{% for i in range(99) %}{% endfor %}").render([HI])
     assert caught.value.why == "the template runs for more than 0 seconds"
 
 
 def stopped(source: str) -> bool:
-    """Whether rendering ends in the error that says so."""
+    """Return True if rendering raises the limit's error."""
     try:
         template(source).render([HI])
     except EnvironmentProblem as error:

@@ -1,4 +1,4 @@
-"""Text to ids and back as the model's authors meant it, and an error of ours whatever ``tokenizer.json`` says."""
+"""Encoding and decoding as the model's authors intended, and a ``PeagleError`` for any bad ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_text_with_droppable_characters_is_encoded(make: Make) -> None:
 
 
 def test_more_ids_than_fit_the_memory_are_not_decoded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_DECODED", 600)
+    monkeypatch.setattr(module, "MAX_DECODED_BYTES", 600)
     with pytest.raises(UsageError, match="201 token ids are too many to decode at once"):
         make().decode([70] * 201)
 

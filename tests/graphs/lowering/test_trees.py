@@ -1,4 +1,4 @@
-"""Graphs of the lowerings ``cpu`` and ``tensorrt`` verify trees of drafts; without our kernels their bodies do."""
+"""Graphs of the lowerings ``cpu`` and ``tensorrt`` verify draft trees, with kernels or standard bodies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peagle.plugins.graph_contract import ANCESTORS, CANDIDATES, MOST_CANDIDATES, SKIPPED, TARGET_INPUTS
+from peagle.plugins.graph_contract import ANCESTORS, CANDIDATES, MAX_CANDIDATES, SKIPPED, TARGET_INPUTS
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS, VOCAB
@@ -21,7 +21,7 @@ PATHS = {1: (1,), 2: (2,), 3: (1, 3), 4: (1, 3, 4), 5: (1, 5)}
 
 
 def tree(lowering: str, parents: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """What a graph is told of drafts that hang on these columns."""
+    """Return the tree input of a graph for drafts with these parent columns."""
     if lowering == "tensorrt":
         return {SKIPPED: np.array([skipped_of([*parents])])}
     seen = np.zeros((1, len(parents) + 1, len(parents) + 1), bool)
@@ -75,7 +75,7 @@ def test_emitted_tokens_follow_the_targets_own_path(qwen3: Traced, lowering: str
 
 
 def test_a_draft_is_drawn_with_the_number_of_its_position(qwen3: Traced) -> None:
-    """Which a graph for TensorRT finds by itself: it is given those of successive positions."""
+    """A graph for TensorRT finds them itself: it gets those of successive positions."""
     numbers = np.array([[0.9, 0.15, 0.4, 0.7, 0.3, 0.6]], np.float32)
     parents, heat = (0, 0, 1, 2, 4), {"temperature": np.ones(1, np.float32)}
     asked = target_inputs(np.array([[7, *DRAFTS]]), PROMPT.shape[1], len(DRAFTS), len(DRAFTS) + 1) | heat
@@ -88,9 +88,9 @@ def test_a_draft_is_drawn_with_the_number_of_its_position(qwen3: Traced) -> None
         ids[0, (2, 4, 5)[len(accepted)]] = by_host["tokens"][0, len(accepted)]
 
 
-def test_the_drafter_names_the_likeliest_of_every_position(qwen3: Traced) -> None:
+def test_the_drafter_returns_the_most_likely_tokens_of_every_position(qwen3: Traced) -> None:
     graph = qwen3.lowered("drafter", "cpu").model.graph
-    count = min(MOST_CANDIDATES, VOCAB)
+    count = min(MAX_CANDIDATES, VOCAB)
     assert {value.name: str(value.shape) for value in graph.outputs if value.name in CANDIDATES} == dict.fromkeys(
         CANDIDATES, f"[B,E - 1,{count}]"
     )

@@ -1,4 +1,4 @@
-"""FP8 in the graph: it computes what fake quantization in torch computes, and says what it did and what it did not."""
+"""FP8 in the graph equals fake quantization in torch, and reports the changed and unchanged nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files

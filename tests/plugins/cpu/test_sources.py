@@ -1,4 +1,4 @@
-"""The text of the library: every op that has a kernel, described as its spec says."""
+"""The library source contains every op that has a kernel, as its spec describes it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_kernels_have_the_same_records_of_formats() -> None:
     records = [line.strip(" {},").split(", ") for line in table.splitlines() if line.strip()]
     assert [record[0].strip('"') for record in records] == [*PACKED_FORMATS]
     for (_, bits, middle, values, _, least), form in zip(records, PACKED_FORMATS.values(), strict=True):
-        assert (int(bits), least) == (form.bits, str(form.scales.has_least).lower())
+        assert (int(bits), least) == (form.bits, str(form.scales.has_min).lower())
         if not form.values:
             assert (int(middle), values) == (form.middle, "nullptr")
             continue

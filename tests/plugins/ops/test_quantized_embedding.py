@@ -1,4 +1,4 @@
-"""QuantizedEmbedding: rows of a packed matrix, the numbers that the blocks stand for."""
+"""QuantizedEmbedding: rows of a packed matrix, dequantized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
 from peagle.plugins.ops.quantized_linear.packed_weights import unpack
-from peagle.plugins.ops.quantized_linear.scale_layouts import StepsAndLeast
+from peagle.plugins.ops.quantized_linear.scale_layouts import StepsAndMin
 from tests.plugins.cpu.sessions import kernel_session
 from tests.plugins.ops.packed_cases import FORMATS, columns_of, matrix
 
@@ -64,7 +64,7 @@ def test_every_code_and_every_kind_of_scale(cpu_library: Path, run_body: Any, na
     scales = rng.integers(0, 256, scales.nbytes, np.uint8).view(scales.dtype).reshape(scales.shape)
     form = PACKED_FORMATS[name].scales
     if form.dtype == "uint8":
-        odd = scales[..., 1 : 32 * form.halves : 2] if isinstance(form, StepsAndLeast) else None
+        odd = scales[..., 1 : 32 * form.halves : 2] if isinstance(form, StepsAndMin) else None
         scales[scales == 255] = 0
         if odd is not None:
             odd[odd & 0x7C == 0x7C] ^= 0x40

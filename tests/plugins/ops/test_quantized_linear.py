@@ -1,4 +1,4 @@
-"""QuantizedLinear: a row's bits depend on that row and the matrix alone, whatever runs it."""
+"""QuantizedLinear: a row's bits depend only on that row and the matrix, on any machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from peagle.plugins.ops.quantized_linear.packed_weights import (
     unpack,
 )
 from peagle.plugins.ops.quantized_linear.reference import NEGLIGIBLE, fused_multiply_add, round_block
-from peagle.plugins.ops.quantized_linear.scale_layouts import StepsAndLeast
+from peagle.plugins.ops.quantized_linear.scale_layouts import StepsAndMin
 from tests.plugins.cpu.sessions import kernel_session, paths_here, session
 from tests.plugins.ops.packed_cases import FORMATS, GGUF_FORMATS, columns_of, gguf_blocks, matrix
 
@@ -193,7 +193,7 @@ def test_shapes_are_known_before_anything_is_packed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GGUF_FORMATS)
-def test_scales_of_rows_have_the_shape_that_is_told(name: str) -> None:
+def test_row_scales_have_the_declared_shape(name: str) -> None:
     rows = gguf_blocks(np.random.default_rng(15), name, 5, columns := columns_of(name, 3))
     scales = gguf_scales(name, rows)
     assert scales.shape == (5, *row_scale_shape(name, columns))
@@ -223,7 +223,7 @@ def test_largest_sums_fit(cpu_library: Path, name: str) -> None:
         extremes = (int(np.argmin(form.values)), int(np.argmax(form.values)))
     codes = np.repeat(extremes, [16, 17]).astype(np.int8)[:, None].repeat(columns, axis=1)
     scales = np.full((33, *row_scale_shape(name, columns)), 0x7F if scale_dtype(name) == "uint8" else 3)
-    if isinstance(form.scales, StepsAndLeast):
+    if isinstance(form.scales, StepsAndMin):
         scales[..., 1 : 2 * form.scales.halves : 2] = 0x3C  # d about 1; steps 127
         scales[::2, :, 2 * form.scales.halves :] = 0x80  # of q6_k -128
     weights = pack_codes(name, codes), pack_scales(name, scales)
@@ -243,7 +243,7 @@ def test_rounding_is_to_the_nearest_and_ties_go_to_even() -> None:
 
 
 def test_the_reference_fuses_as_the_processor_does() -> None:
-    """Any bits, and sums that cancel or that lie near the middle of two numbers."""
+    """Any bits, and sums that cancel or that are near the middle of two values."""
     fma = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
     fma.restype, fma.argtypes = ctypes.c_float, [ctypes.c_float] * 3
     rng = np.random.default_rng(12)

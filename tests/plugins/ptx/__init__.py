@@ -1,4 +1,4 @@
-"""Runs the kernels on a CPU as they ship: the PTX that NVRTC or nvcc makes of them, instruction by instruction.
+"""Run the compiled kernels on a CPU: interprets the PTX from NVRTC or nvcc, instruction by instruction.
 
 Unlike the emulator, which compiles their C++ for a CPU, this runs what ``ptxas`` gets: the compiler's unrolled and
 reordered code, clusters, shuffles and atomics, whole grids with the launch of the spec. It also finds what a GPU would
@@ -22,7 +22,7 @@ from tests.plugins.emulator import name_of
 from .compilers import NVRTC, ptx_of
 from .errors import UnwrittenError
 from .launch import Argument, Input, Output, Result, launch
-from .machine import MOST_STEPS
+from .machine import MAX_STEPS
 from .parse import parse
 from .program import Program, program_of
 from .syntax import Module
@@ -68,7 +68,7 @@ def launch_program(
     sm: int,
     *,
     shift: int | Mapping[str, int] = 0,
-    most_steps: int = MOST_STEPS,
+    max_steps: int = MAX_STEPS,
     **attributes: Any,
 ) -> Result:
     """Run a program as the op's kernel, with the geometry of its spec.
@@ -100,7 +100,7 @@ def launch_program(
         kind = np.asarray(inputs[names.index(operand.aliases)]).dtype if operand.aliases else np.dtype(dtype)
         off = _shift(shift, operand.name, len(size)) * kind.itemsize
         arguments.append(Output(tuple(size), kind, None, off))
-    result = launch(code, shape, arguments, most_steps, aliases)
+    result = launch(code, shape, arguments, max_steps, aliases)
     skipped = len(aliased - {None})
     result.outputs, result.written = result.outputs[skipped:], result.written[skipped:]
     for operand, written in zip(spec.outputs, result.written, strict=True):

@@ -16,7 +16,7 @@ from .operations import COMPARE, Array, Operation, Table
 NAN32 = np.uint32(0x7FFFFFFF)
 NAN16 = np.uint16(0x7FFF)
 EX2_ULP = 2  # the PTX manual's bound of ex2.approx.ftz.f32
-LEAST_NORMAL = np.float32(2.0**-126)
+MIN_NORMAL = np.float32(2.0**-126)
 
 
 def canonical(x: Array) -> Array:
@@ -102,7 +102,7 @@ class Approximation:
 
 def exponential(x: Array) -> Array:
     """Return 2^x, rounded once; subnormal numbers and results are 0."""
-    x = np.where(np.abs(x) < LEAST_NORMAL, np.float32(0), x)
+    x = np.where(np.abs(x) < MIN_NORMAL, np.float32(0), x)
     wide = np.exp2(x.astype(np.float64))
     y = wide.astype(np.float32)
     # Where float64 cannot tell on which side of the middle of two numbers the result lies, more digits do.
@@ -111,9 +111,9 @@ def exponential(x: Array) -> Array:
     for i in np.flatnonzero(unsure & (x != np.rint(x))):
         y[i] = exponential_of(float(x[i]))
     if Approximation.ulp:
-        exact = (x == 0) | ~np.isfinite(y) | (y < LEAST_NORMAL)
+        exact = (x == 0) | ~np.isfinite(y) | (y < MIN_NORMAL)
         y = np.where(exact, y, (y.view(np.int32) + np.int32(Approximation.ulp)).view(np.float32))
-    return canonical(np.where(y < LEAST_NORMAL, np.float32(0), y))
+    return canonical(np.where(y < MIN_NORMAL, np.float32(0), y))
 
 
 def exponential_of(x: float) -> np.float32:

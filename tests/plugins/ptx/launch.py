@@ -1,4 +1,4 @@
-"""Launches a kernel of a PTX text: places its arguments in memory, checks the launch, runs all blocks."""
+"""Launch a kernel of a PTX text: places its arguments in memory, checks the launch, runs all blocks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .errors import LaunchError
-from .machine import MOST_STEPS, Machine
+from .machine import MAX_STEPS, Machine
 from .memory import GlobalMemory
 from .operations import Array
 from .program import Program
 from .threads import Shape
 
-MOST_LANES = 16_384  # threads that run together, but never less than a cluster
+MAX_LANES = 16_384  # threads that run together, but never less than a cluster
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Result:
 
 
 def launch(
-    program: Program, shape: Shape, arguments: Sequence[Argument], most_steps: int = MOST_STEPS, aliases: Any = None
+    program: Program, shape: Shape, arguments: Sequence[Argument], max_steps: int = MAX_STEPS, aliases: Any = None
 ) -> Result:
     """Run the kernel. ``aliases`` maps the index of an argument to that of the one whose memory it shares.
 
@@ -73,9 +73,9 @@ def launch(
         for each in program.module.variables.values()
     }
     result = Result()
-    together = max(MOST_LANES // (shape.block * shape.cluster), 1) * shape.cluster
+    together = max(MAX_LANES // (shape.block * shape.cluster), 1) * shape.cluster
     for first in range(0, shape.grid, together):
-        machine = Machine(program, shape, first, min(together, shape.grid - first), memory, values, symbols, most_steps)
+        machine = Machine(program, shape, first, min(together, shape.grid - first), memory, values, symbols, max_steps)
         machine.run()
         result.steps += machine.steps
     for i, argument in enumerate(arguments):

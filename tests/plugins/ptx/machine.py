@@ -1,4 +1,4 @@
-"""Runs the threads of some clusters: who runs next, who waits at which barrier, and who waits forever."""
+"""Run the threads of some clusters: which run next, which wait at a barrier, and which are deadlocked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .syntax import Variable
 from .threads import Shape, Threads
 from .warps import complete
 
-MOST_STEPS = 1_000_000
+MAX_STEPS = 1_000_000
 
 
 class Machine:
@@ -35,10 +35,10 @@ class Machine:
         memory: GlobalMemory,
         arguments: Mapping[str, bytes],
         symbols: Mapping[str, int],
-        most_steps: int = MOST_STEPS,
+        max_steps: int = MAX_STEPS,
     ) -> None:
         self.program, self.kernel, self.shape, self.memory = program, program.kernel, shape, memory
-        self.arguments, self.most_steps, self.steps = arguments, most_steps, 0
+        self.arguments, self.max_steps, self.steps = arguments, max_steps, 0
         self.threads = Threads(shape, first, blocks)
         self.registers = Registers(self.threads.count)
         self.symbols = dict(symbols)
@@ -101,9 +101,9 @@ class Machine:
         with np.errstate(all="ignore"):
             while self.queue:
                 self.steps += 1
-                if self.steps > self.most_steps:
+                if self.steps > self.max_steps:
                     line = self.program.code[self.queue[0]].line
-                    raise NoEnd(f"{self.kernel.name}, line {line}: more than {self.most_steps} steps")
+                    raise NoEnd(f"{self.kernel.name}, line {line}: more than {self.max_steps} steps")
                 block = heapq.heappop(self.queue)
                 parts = self.ready.pop(block)
                 lanes = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))

@@ -1,4 +1,4 @@
-"""Small batches that together reach all that the kernels do, and the check of a changed kernel with them."""
+"""Small batches that cover all paths of the kernels, and the check of a mutated kernel."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def complaint(text: str, op: str, dtype: str, sm: int, first: int = 0) -> str | 
     for i, (case, wanted) in sorted(enumerate(cases(op, dtype)), key=lambda each: each[0] != first):
         most, inputs = 4 * steps_of(op, dtype, sm, i), inputs_of(op, case.batch)
         try:
-            result = ptx.launch_program(code, op, inputs, sm, shift=case.shift, most_steps=most, **case.attributes)
+            result = ptx.launch_program(code, op, inputs, sm, shift=case.shift, max_steps=most, **case.attributes)
         except (Fault, UnwrittenError) as error:
             return f"{type(error).__name__}: {error}"
         if not same(result.outputs, wanted):

@@ -1,4 +1,4 @@
-"""The interpreter finds what no kernel may do: for each fault a tiny kernel that has it, and one that just has not."""
+"""The interpreter detects every kind of fault: for each, a tiny kernel with it, and a correct one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_two_writes_of_one_instruction_and_atomics_instead() -> None:
         run("st.shared.u32 [%r3], 0;\n atom.shared.add.u32 %r5, [%r1], 1;")
 
 
-def test_parts_of_a_word_are_told_apart() -> None:
+def test_parts_of_a_word_are_distinguished() -> None:
     bytes_of_own = "add.s32 %r4, %r1, %r0;\n mov.u16 %h1, 3;\n st.shared.u8 [%r4], %h1;\n"
     run(bytes_of_own)
     with pytest.raises(DataRace):
@@ -266,7 +266,7 @@ def test_division_by_zero() -> None:
 
 def test_a_loop_without_an_end() -> None:
     with pytest.raises(NoEnd, match="more than 50 steps"):
-        run("AGAIN: add.s32 %r4, %r4, 1;\n setp.ge.s32 %p1, %r0, 0;\n @%p1 bra AGAIN;", most_steps=50)
+        run("AGAIN: add.s32 %r4, %r4, 1;\n setp.ge.s32 %p1, %r0, 0;\n @%p1 bra AGAIN;", max_steps=50)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_a_loop_without_an_end() -> None:
         "add.s32 %r4, %r5;",
     ],
 )
-def test_what_is_not_known_is_refused(what: str) -> None:
+def test_unknown_instructions_are_refused(what: str) -> None:
     with pytest.raises(UnsupportedPtxError, match=r"tiny"):
         run(what, block=1)
 
 
-def test_the_line_of_what_is_not_known() -> None:
+def test_errors_about_unknown_instructions_have_the_line() -> None:
     with pytest.raises(UnsupportedPtxError, match=r"tiny: line 22: unknown instruction add.wide.s32"):
         run("mov.u32 %r4, 1;\nadd.wide.s32 %d4, %r4, 1;")
     with pytest.raises(UnsupportedPtxError, match=r"line 3: unknown directive '.alias a, b;'"):

@@ -1,4 +1,4 @@
-"""Changed copies of the kernels' PTX are caught by another result or a fault: the cases and detectors are not blind.
+"""Mutants of the kernels' PTX give another result or a fault, so the cases and detectors are effective.
 
 A mutant has one instruction changed: a comparison, a constant, a barrier dropped, operands swapped, and so on
 (``tests/plugins/ptx/mutants.py``). A place is drawn with a seed from all where the change applies. The mutants below
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
 ]
 
-LEAST = 10  # mutants of a kernel
+MIN = 10  # mutants of a kernel
 # By default, one text of each kernel, of either generation; the two are nearly the same.
 DEFAULT = {
     ("NumbersAt", "", 90), ("PlaceholderDraft", "", 100), ("CacheWriteFp8", "float32", 90), ("CloseUp", "", 90),
@@ -154,13 +154,13 @@ def check(op: str, dtype: str, sm: int, record: Callable[[str, object], None]) -
     if digest(op, dtype, sm) != text:
         caught, passed = choose(op, dtype, sm)
         record("mutants", f"another text: {len(caught)} of {len(caught) + len(passed)} caught")
-        assert len(caught) >= LEAST, [(each.before, each.after) for each in passed]
+        assert len(caught) >= MIN, [(each.before, each.after) for each in passed]
         return
     fates = [(kind, number, fate(op, dtype, sm, kind, number, first)) for kind, number, first in described(chosen)]
     passing = [(kind, number, found and found[0]) for kind, number, found in fates if not found or not found[1]]
     record("mutants", f"{len(fates) - len(passing)} of {len(fates)} caught")
     assert not passing
-    assert len(fates) >= LEAST
+    assert len(fates) >= MIN
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_nearly_every_mutant_is_caught(op: str, dtype: str, sm: int) -> None:
 def test_everything_by_which_the_threads_of_a_cluster_work_together_is_needed(sm: int, kind: str) -> None:
     """Every barrier, shuffle and atomic of AcceptPrefix: without it a race, an early end or another token."""
     fates = [each for number in range(100) if (each := fate("AcceptPrefix", "float32", sm, kind, number))]
-    assert len(fates) >= LEAST
+    assert len(fates) >= MIN
     assert not [(each.line, each.before, each.after) for each, complaint in fates if complaint is None]
 
 

@@ -1,4 +1,4 @@
-"""Tiny kernels in PTX, written out: a body with registers and memory declared around it."""
+"""Tiny PTX kernels: a body with registers and memory declared around it."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def run(
     block: int = 64,
     grid: int = 1,
     cluster: int = 1,
-    most_steps: int = 10_000,
+    max_steps: int = 10_000,
 ) -> Result:
     """Run a body."""
     code = program_of(parse(text(body, len(arguments))), "tiny")
-    return launch(code, Shape(grid, block, cluster), arguments, most_steps)
+    return launch(code, Shape(grid, block, cluster), arguments, max_steps)
 
 
 def words(body: str, count: int = 32, dtype: Any = np.uint32, **geometry: int) -> Any:

@@ -1,4 +1,4 @@
-"""Files that are no whole GGUF: each is refused in one typed error, whatever its header says."""
+"""Damaged GGUF files: each is refused with one typed error, for any header."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.plugins.errors import BuildError
 from tests import gguf_files
 
-MOST = 2**64 - 1
+MAX = 2**64 - 1
 STRING = 8
 LLAMA = (b"general.architecture", STRING, struct.pack("<Q", 5) + b"llama")
 Tensor = tuple[bytes, Sequence[int], int, int]  # name, sizes, number of the type, offset
@@ -58,16 +58,16 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "version 1": (raw(version=1), "version 1"),
     "version 4": (raw(version=4), "version 4"),
     "other byte order": (raw(version=3 << 24), "big-endian byte order"),
-    "many tensors": (raw(counts=(MOST, 1)), "tensors; "),
-    "many keys": (raw(counts=(0, MOST)), "keys; "),
+    "many tensors": (raw(counts=(MAX, 1)), "tensors; "),
+    "many keys": (raw(counts=(0, MAX)), "keys; "),
     "a long key": (raw([(b"x" * 2000, 0, b"1")]), "a name of 2000 bytes"),
     "a nameless key": (raw([(b"", 0, b"1")]), "a name of 0 bytes"),
     "a key twice": (raw([LLAMA, LLAMA]), "appears twice"),
     "a key that is not text": (raw([(b"\x1b[2J\xff", 0, b"1")]), "invalid name"),
-    "a long string": (raw([(b"a", STRING, struct.pack("<Q", MOST) + b"x")]), "truncated"),
+    "a long string": (raw([(b"a", STRING, struct.pack("<Q", MAX) + b"x")]), "truncated"),
     "a string that is not text": (raw([(b"a", STRING, named(b"\xff\xfe"))]), "not UTF-8"),
     "a type of values": (raw([(b"a", 77, b"")]), "has the type 77"),
-    "a long array": (raw([(b"a", 9, struct.pack("<IQ", 4, MOST))]), "items; "),
+    "a long array": (raw([(b"a", 9, struct.pack("<IQ", 4, MAX))]), "items; "),
     "an array beyond the end": (raw([(b"a", 9, struct.pack("<IQ", 4, 1 << 20))]), "truncated"),
     "an array of arrays": (raw([(b"a", 9, struct.pack("<IQ", 9, 1))]), "an array of the unknown type 9"),
     "alignment 0": (raw([(b"general.alignment", 4, struct.pack("<I", 0))]), "must be a power of two"),
@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a tensor of everything": (raw(tensors=[(b"a", [2**39, 2**39], 0, 0)]), "impossible shape"),
     "an overflowing shape": (raw(tensors=[(b"a", [2**63, 4], 0, 0)]), "impossible shape"),
     "a tensor beyond the end": (raw(tensors=[(b"a", [4096], 0, 0)]), "truncated"),
-    "an offset beyond the end": (raw(tensors=[(b"a", [32], 0, MOST - 31)]), "truncated"),
+    "an offset beyond the end": (raw(tensors=[(b"a", [32], 0, MAX - 31)]), "truncated"),
     "an offset between": (raw(tensors=[(b"a", [32], 0, 7)]), "does not begin at a multiple"),
     "tensors in each other": (raw(tensors=[(b"a", [32], 0, 0), (b"b", [32], 0, 32)]), "overlaps that of a"),
     "half a block": (raw(tensors=[(b"a", [33], 8, 0)]), "has blocks of 32"),
@@ -116,7 +116,7 @@ def test_a_header_with_random_bytes_is_read_or_refused(whole: bytes, tmp_path: P
         for at in rng.integers(4, header, rng.integers(1, 4)):
             content[at] = int(rng.integers(0, 256))
         path.write_bytes(content)
-        with suppress(BuildError):  # anything else is a fault of ours
+        with suppress(BuildError):  # any other exception is a bug
             side_files(read_gguf(path), Target.open(path).config)
 
 

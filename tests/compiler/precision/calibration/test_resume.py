@@ -1,4 +1,4 @@
-"""An interrupted calibration goes on where it was, and gives what an uninterrupted one gives."""
+"""An interrupted calibration resumes, and gives the same result as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peagle.compiler.console.progress import Advance
 from peagle.compiler.precision.calibration.calibrate import Settings
 from peagle.compiler.precision.calibration.dataset import Samples
 from peagle.compiler.precision.calibration.range_methods import Percentile
-from peagle.compiler.precision.calibration.resume import Kept
+from peagle.compiler.precision.calibration.resume import CalibrationFolder
 from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.store.stages import StageStore
 from tests.attacks.world import guarded
@@ -60,7 +60,7 @@ except KeyboardInterrupt:
 
 
 class Steps:
-    """A ``Progress`` that remembers what it was told."""
+    """A ``Progress`` that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int | None]] = []
@@ -104,7 +104,7 @@ def test_a_finished_calibration_is_not_repeated(tiny: Tiny, calibrated: Calibrat
     assert (len(steps.told), len(again.told)) == (1, 0)
     assert content(first) == content(second)
     kept = (tmp_path / "store").rglob("streams*")
-    assert sum(path.stat().st_size for path in kept) == 0  # nothing large stays
+    assert sum(path.stat().st_size for path in kept) == 0  # no large file remains
 
 
 def test_step_flushes_only_its_own_files(tiny: Tiny, calibrated: Calibrate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def make() -> None:
 
 @pytest.mark.parametrize("name", ["step-0000.json", "ranges-0000.safetensors", "streams-0000.bin"])
 def test_pipe_instead_of_a_step_does_not_block(tmp_path: Path, name: str) -> None:
-    with Kept.open(StageStore(tmp_path), make, ["x"], 0) as kept:
+    with CalibrationFolder.open(StageStore(tmp_path), make, ["x"], 0) as kept:
         kept.scratch.write_bytes(b"streams")
         kept.finish(0, {"x": np.ones(1, np.float32)})
         assert kept.finished() == 1
@@ -158,7 +158,7 @@ def test_pipe_instead_of_a_step_does_not_block(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["streams.partial", "step-0001.partial", "ranges-0001.safetensors"])
 def test_pipe_instead_of_the_next_step_does_not_block(tmp_path: Path, name: str) -> None:
-    with Kept.open(StageStore(tmp_path), make, ["x"], 0) as kept:
+    with CalibrationFolder.open(StageStore(tmp_path), make, ["x"], 0) as kept:
         kept.scratch.write_bytes(b"streams")
         kept.finish(0, {"x": np.ones(1, np.float32)})
         os.mkfifo(kept.folder / name)

@@ -1,4 +1,4 @@
-"""What ranges cut off is told where it matters, and that other texts may have more where half of the samples say so."""
+"""Saturation is reported if it is large, and so is the risk that other texts exceed the ranges."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_worst_saturation_is_first_and_experts_are_numbered() -> None:
 
 
 def test_little_beyond_a_range_is_recorded_and_not_warned_of() -> None:
-    assert not Clipped("a", 0.001, 4).matters
-    assert Clipped("a", 0.0011, 1).matters
-    assert Clipped("a", 0.0001, 4.1).matters
+    assert not Clipped("a", 0.001, 4).deserves_warning
+    assert Clipped("a", 0.0011, 1).deserves_warning
+    assert Clipped("a", 0.0001, 4.1).deserves_warning
     found = of({"a": 1}, {"a": 0.0001}, {"a": [1.5, 1.4]})
     assert found.warnings() == []
     assert found.record()["clipped"] == 1

@@ -1,4 +1,4 @@
-"""Several drafters on plans: loaded, chosen and unloaded while requests run, and no request can tell.
+"""Several drafters on plans are loaded, selected and unloaded while requests run, without affecting them.
 
 CUDA and TensorRT are stood in for, as in ``test_backend``.
 """
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.pipeline.model_half import drafter_component
+from peagle.compiler.pipeline.component import drafter_component
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
@@ -169,12 +169,12 @@ def windows(state: Loaded, method: str, drafters: list[Any], ks: list[int]) -> l
         shape = (SLOTS, lanes.num_draft_columns + 1)
         ids = state.device.view(lanes.tensors["input_ids"], shape, np.int64)
         found.append([ids[slot].tolist() for slot in range(len(drafters))])
-    backend.begin()  # no slot keeps a drafter that the test drops
+    backend.begin()  # no slot holds a drafter that the test releases
     return found
 
 
 @pytest.mark.parametrize("method", ["peagle", "peagle-chain", "eagle3"])
-def test_drafts_of_a_row_are_those_of_its_drafter_whatever_the_others_have(loaded: Loaded, method: str) -> None:
+def test_drafts_of_a_row_come_from_its_own_drafter(loaded: Loaded, method: str) -> None:
     """The one EAGLE-3 head is loaded twice, with caches of its own each time."""
     manifest = Manifest.read(loaded.engine.folder)
     names = ("other", "other") if method == "eagle3" else ("noisy", "twin")
@@ -235,7 +235,7 @@ def test_unloaded_drafter_serves_its_requests_and_leaves_no_memory(folder: Path,
         assert not engine_and_device.backend._others
 
 
-def test_unloaded_drafter_is_gone_after_rounds_with_its_trees(folder: Path, tiny_engine: Engine) -> None:
+def test_unloaded_drafter_is_freed_after_rounds_with_its_trees(folder: Path, tiny_engine: Engine) -> None:
     """Its plan too, which holds the weights."""
     state, params = load(folder, tiny_engine, drafters=()), SamplingParams(max_tokens=4, ignore_eos=True)
     with state.engine as engine:

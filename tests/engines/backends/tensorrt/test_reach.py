@@ -1,4 +1,4 @@
-"""What a pass reads of the caches holds every busy row, and follows the texts, though results come late."""
+"""The cache positions that a pass reads cover every busy row, even if results arrive late."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from peagle.engines.backends.tensorrt.reach import Reach, lengths_of
 from peagle.engines.folder.records import Origin, Part, PlanRecord, Profile
 
 ORIGIN = Origin("demo", "1", "demo", "X")
-SLOTS, MOST, WINDOW = 3, 512, 6
-LENGTHS = (16, 64, 256, MOST)
+SLOTS, MAX, WINDOW = 3, 512, 6
+LENGTHS = (16, 64, 256, MAX)
 
 
 def _part(*positions: int) -> Part:
@@ -45,7 +45,7 @@ def test_idle_rows_need_no_reach() -> None:
     assert reach.of_windows(WINDOW) == 64
     reach.place(1, None)
     assert reach.of_windows(WINDOW) == 16
-    assert reach.holding(MOST + 1) == MOST
+    assert reach.holding(MAX + 1) == MAX
 
 
 def test_a_round_can_be_prepared_for_longer_texts() -> None:
@@ -68,7 +68,7 @@ def test_earlier_results_of_a_slot_are_ignored() -> None:
 
 @dataclass
 class _Texts:
-    """The truth: where the window of every slot begins, and the rounds whose results nobody has read."""
+    """The actual state: the start of every slot's window, and the rounds whose results are unread."""
 
     starts: list[int | None] = field(default_factory=lambda: [None] * SLOTS)
     unread: list[tuple[object, np.ndarray]] = field(default_factory=list)
@@ -99,6 +99,6 @@ def test_reach_covers_every_busy_window_minimally(data: st.DataObject) -> None:
             came, counts = truth.unread.pop(0)
             came(counts)  # type: ignore[operator]
         furthest = max((start for start in truth.starts if start is not None), default=0)
-        assert reach.of_windows(WINDOW) >= min(furthest + WINDOW, MOST)
+        assert reach.of_windows(WINDOW) >= min(furthest + WINDOW, MAX)
         late = WINDOW * len(truth.unread)
-        assert reach.of_windows(WINDOW) <= next(n for n in LENGTHS if n >= min(furthest + WINDOW + late, MOST))
+        assert reach.of_windows(WINDOW) <= next(n for n in LENGTHS if n >= min(furthest + WINDOW + late, MAX))

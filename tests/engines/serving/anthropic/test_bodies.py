@@ -1,4 +1,4 @@
-"""Bodies of messages, without a server: what docs/serving.md says of a field is what becomes of it."""
+"""Message bodies, without a server: each field has the effect that docs/serving.md states."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peagle.engines.serving.settings import ServerSettings
 from tests.engines.serving.documented import rows_of
 
 ROWS = rows_of("Anthropic's Messages API")
-LEAST: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+MINIMAL: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
-# Of every field that is honoured, a value that says something, and what it needs beside it.
+# For every supported field, a value with an effect, and other fields that it requires.
 HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
     name: (value, beside[0] if beside else {})
     for name, value, *beside in [
@@ -29,11 +29,11 @@ HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
         ("priority", -2), ("cache_salt", "a"),
     ]
 }  # fmt: skip
-OF_THE_ROUTE = {"model", "thinking"}  # these change no generation; the tests of the routes have them
+OF_THE_ROUTE = {"model", "thinking"}  # these do not affect generation; the tests of the routes cover them
 
 
 def asked(**fields: Any) -> Generation:
-    body = body_of(msgspec.json.encode({**LEAST, **fields}), MessagesBody)
+    body = body_of(msgspec.json.encode({**MINIMAL, **fields}), MessagesBody)
     return generation_of(body, None, ServerSettings("m", scheduling_policy="priority"))
 
 
@@ -48,7 +48,7 @@ def test_docs_describe_every_field() -> None:
 def test_a_field_that_is_honoured_changes_the_generation(name: str) -> None:
     value, beside = HONOURED[name]
     assert asked(**beside, **{name: value}) != asked(**beside)
-    if name not in LEAST:
+    if name not in MINIMAL:
         assert asked(**{name: None}) == asked()
 
 
@@ -62,7 +62,7 @@ def test_a_field_that_is_ignored_takes_any_value(name: str) -> None:
 def test_a_field_without_support_takes_only_values_that_say_nothing(name: str) -> None:
     for value in (None, *NEUTRAL[name]):
         assert asked(**{name: value}) == asked()
-        body_of(msgspec.json.encode({"messages": LEAST["messages"], name: value}), CountBody)
+        body_of(msgspec.json.encode({"messages": MINIMAL["messages"], name: value}), CountBody)
     with pytest.raises(HttpRefusal, match=name) as refused:
         asked(**{name: {"a": 1}})
     assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
@@ -70,7 +70,7 @@ def test_a_field_without_support_takes_only_values_that_say_nothing(name: str) -
 
 def test_tokens_are_not_counted_for_fields_of_an_answer() -> None:
     with pytest.raises(HttpRefusal, match="max_tokens"):
-        body_of(msgspec.json.encode(LEAST), CountBody)
+        body_of(msgspec.json.encode(MINIMAL), CountBody)
 
 
 def test_tools_take_fields_that_say_nothing() -> None:

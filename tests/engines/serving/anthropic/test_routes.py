@@ -1,4 +1,4 @@
-"""Anthropic's Messages API over HTTP: messages whole and streamed, tools, formats, token counts and refusals."""
+"""Anthropic's Messages API over HTTP: complete and streamed messages, tools, formats, token counts and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fixtures.servers import MODEL
 
 PROMPT = "def count_vowels(text):\n"
 USER: Any = [{"role": "user", "content": PROMPT}]
-LEAST: dict[str, Any] = {"model": MODEL, "max_tokens": 24, "messages": USER, "temperature": 0}
+MINIMAL: dict[str, Any] = {"model": MODEL, "max_tokens": 24, "messages": USER, "temperature": 0}
 TOOL: dict[str, Any] = {
     "name": "weather",
     "description": "The weather of a city.",
@@ -33,7 +33,7 @@ USE: dict[str, Any] = {"type": "tool_use", "id": "a", "name": "weather", "input"
 
 def ask(server: Server, **fields: Any) -> tuple[int, Any]:
     """Status and content of ``POST /v1/messages``."""
-    status, _, content = call(server, "POST", "/v1/messages", {**LEAST, **fields})
+    status, _, content = call(server, "POST", "/v1/messages", {**MINIMAL, **fields})
     return status, json.loads(content)
 
 
@@ -48,7 +48,7 @@ def message(server: Server, **fields: Any) -> dict[str, Any]:
 
 def streamed(server: Server, **fields: Any) -> dict[str, Any]:
     """The message that the events of a stream build up."""
-    status, headers, content = call(server, "POST", "/v1/messages", {**LEAST, **fields, "stream": True})
+    status, headers, content = call(server, "POST", "/v1/messages", {**MINIMAL, **fields, "stream": True})
     assert status == 200, content
     assert headers["content-type"].startswith("text/event-stream")
     first, ping, *between, delta, last = events(content)
@@ -156,13 +156,13 @@ def test_a_stop_sequence_ends_the_message_and_is_named(server: Server, served_en
     assert text[8:11] not in told["content"][0]["text"]
 
 
-def test_a_message_that_ends_by_itself_says_so(calling_server: Server) -> None:
+def test_a_message_that_ends_by_itself_has_stop_reason_end_turn(calling_server: Server) -> None:
     told = message(calling_server, **written("Yes."))
     assert (told["content"], told["stop_reason"]) == ([{"type": "text", "text": "Yes."}], "end_turn")
 
 
 def test_max_tokens_may_exceed_the_context(server: Server, served_engine: Engine) -> None:
-    """Agents ask for tens of thousands of tokens; the message ends where the context does."""
+    """Agents request tens of thousands of tokens; the message ends with the context."""
     told = message(server, max_tokens=10**6, messages=[{"role": "user", "content": PROMPT * 55}])
     room = served_engine.max_seq_len - told["usage"]["input_tokens"]
     assert (told["stop_reason"], told["usage"]["output_tokens"]) == ("model_context_window_exceeded", room)
@@ -185,7 +185,7 @@ def test_turns_of_one_role_are_one_turn(server: Server) -> None:
     assert apart["content"] == message(server, messages=[{"role": "user", "content": blocks}])["content"]
 
 
-def test_a_message_continues_what_the_assistant_has_begun(server: Server, served_engine: Engine) -> None:
+def test_a_message_continues_a_partial_assistant_message(server: Server, served_engine: Engine) -> None:
     begun: Any = {"role": "assistant", "content": "    return"}
     continued = served_engine.chat([*USER, begun], SamplingParams(max_tokens=24), continue_final_message=True)
     told = message(server, messages=[*USER, begun])
@@ -199,7 +199,7 @@ def test_a_message_continues_what_the_assistant_has_begun(server: Server, served
 
 def test_a_stream_pings_while_nothing_is_written(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessageAnswer, "patience", 1e-4)
-    body = {**LEAST, "messages": [{"role": "user", "content": PROMPT * 50}], "stream": True}
+    body = {**MINIMAL, "messages": [{"role": "user", "content": PROMPT * 50}], "stream": True}
     told = [each["type"] for each in events(call(server, "POST", "/v1/messages", body)[2])]
     before = told[: told.index("content_block_start")]
     assert before[:2] == ["message_start", "ping"]
@@ -370,14 +370,14 @@ def test_the_key_may_come_in_either_header(locked_server: Server) -> None:
     ):
         assert call(locked_server, "POST", "/v1/messages", {}, headers)[0] == 400, "the body is refused, not the key"
     for headers in ({}, {"x-api-key": "wrong"}, {"x-api-key": ""}, {"Authorization": "Basic secret"}):
-        status, _, content = call(locked_server, "POST", "/v1/messages", LEAST, headers)
+        status, _, content = call(locked_server, "POST", "/v1/messages", MINIMAL, headers)
         told = json.loads(content)
         assert (status, told["type"], told["error"]["type"]) == (401, "error", "authentication_error")
 
 
 def test_version_and_beta_headers_are_accepted(server: Server) -> None:
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "interleaved-thinking-2025-05-14,unheard-of"}
-    assert call(server, "POST", "/v1/messages?beta=true", LEAST, headers)[0] == 200
+    assert call(server, "POST", "/v1/messages?beta=true", MINIMAL, headers)[0] == 200
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
@@ -466,7 +466,7 @@ def test_errors_of_a_busy_or_broken_server_have_anthropic_s_types(status: int, k
 def test_a_stream_that_fails_ends_with_the_error(locked_server: Server, served_engine: Engine) -> None:
     headers = {"x-api-key": "secret"}
     with all_slots_taken(served_engine):
-        _, _, content = call(locked_server, "POST", "/v1/messages", {**LEAST, "stream": True}, headers)
+        _, _, content = call(locked_server, "POST", "/v1/messages", {**MINIMAL, "stream": True}, headers)
     last = events(content)[-1]
     assert (last["type"], last["error"]["type"]) == ("error", "timeout_error")
     assert "--request-timeout" in last["error"]["message"]

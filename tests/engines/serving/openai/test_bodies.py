@@ -1,4 +1,4 @@
-"""Bodies of requests, without a server: what is said of a field is what becomes of it."""
+"""Request bodies, without a server: each field has its documented effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.engines.serving.documented import rows_of
 
 ROWS = rows_of("Fields")
 FIELDS = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, *IGNORED, *NEUTRAL}
-LEAST: dict[type[msgspec.Struct], dict[str, Any]] = {
+MINIMAL: dict[type[msgspec.Struct], dict[str, Any]] = {
     CompletionBody: {"prompt": "a"},
     ChatBody: {"messages": [{}]},
     TokenizeBody: {"prompt": "a"},
@@ -43,7 +43,7 @@ THEIRS = {
     for name in each.__annotations__
 }
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
-# Of every field of the official client's, a value that says something, and what it needs beside it.
+# For every field of the official client, a value with an effect, and other fields that it requires.
 SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     name: (value, beside[0] if beside else {})
     for name, value, *beside in [
@@ -59,11 +59,11 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
         ("top_p", 0.5), ("user", "a"), ("verbosity", "low"), ("web_search_options", {}),
     ]
 }  # fmt: skip
-ELSEWHERE = {"model", "messages", "prompt"}  # whose routes have tests of their own
+ELSEWHERE = {"model", "messages", "prompt"}  # the tests of their routes cover them
 
 
 def _asked(body: Any) -> tuple[Any, ...]:
-    """All that a body asks for."""
+    """Return everything that a body requests."""
     return generation_of(body, 100, ServerSettings("m")), ResponseOptions.of(body)
 
 
@@ -74,13 +74,13 @@ def test_docs_describe_every_field() -> None:
 
 @pytest.mark.parametrize("name", sorted(THEIRS))
 def test_a_field_of_the_official_client_is_honoured_refused_or_ignored_as_the_docs_say(name: str) -> None:
-    """The list is the installed client's: a field that is new there fails here until something becomes of it."""
+    """The list comes from the installed client: a new field fails here until it is handled."""
     fate = next(text for names, text in ROWS if name in names).split()[0].rstrip(",:")
     kind, (value, beside) = THEIRS[name], SAMPLES[name]
     value = True if (name, kind) == ("logprobs", ChatBody) else value
 
     def asked(**fields: Any) -> Any:
-        said = msgspec.json.encode({**LEAST[kind], **beside, **fields})
+        said = msgspec.json.encode({**MINIMAL[kind], **beside, **fields})
         return _asked(body_of(said, kind))
 
     if fate == "refused":
@@ -96,16 +96,16 @@ def test_a_field_of_the_official_client_is_honoured_refused_or_ignored_as_the_do
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_every_endpoint_accepts_fields_of_vllm_s_and_openai_s_at_their_defaults(kind: type[msgspec.Struct]) -> None:
-    plain = body_of(msgspec.json.encode(LEAST[kind]), kind)
+    plain = body_of(msgspec.json.encode(MINIMAL[kind]), kind)
     neutral = NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL
     fields = [(name, value) for name, values in neutral.items() for value in (None, *values)]
-    fields += [(name, None) for each in BODIES for name in each.__struct_fields__ if name not in LEAST[kind]]
+    fields += [(name, None) for each in BODIES for name in each.__struct_fields__ if name not in MINIMAL[kind]]
     for name, value in fields:
         if name not in kind.__struct_fields__ or value is None:
-            assert body_of(msgspec.json.encode({**LEAST[kind], name: value}), kind) == plain, name
+            assert body_of(msgspec.json.encode({**MINIMAL[kind], name: value}), kind) == plain, name
 
 
-# What vLLM's own request says where its caller says nothing.
+# The defaults of vLLM's own request.
 DEFAULTS_OF_VLLM: dict[str, Any] = {
     "frequency_penalty": 0.0, "logit_bias": None, "max_tokens": None, "n": 1, "presence_penalty": 0.0, "seed": None,
     "stop": [], "stream": False, "stream_options": None, "temperature": None, "top_p": None, "user": None,
@@ -133,7 +133,7 @@ DEFAULTS_OF_ONE: dict[type[msgspec.Struct], dict[str, Any]] = {
 @pytest.mark.parametrize("kind", DEFAULTS_OF_ONE)
 def test_vllm_defaults_equal_an_empty_body(kind: Any) -> None:
     def asked(**fields: Any) -> Any:
-        return _asked(body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind))
+        return _asked(body_of(msgspec.json.encode({**MINIMAL[kind], **fields}), kind))
 
     assert asked(**DEFAULTS_OF_VLLM, **DEFAULTS_OF_ONE[kind]) == asked()
 
@@ -161,7 +161,7 @@ def test_unsupported_value_is_rejected_with_accepted_ones(
     kind: type[msgspec.Struct], name: str, value: Any, accepted: str
 ) -> None:
     with pytest.raises(HttpRefusal, match=accepted) as refused:
-        body_of(msgspec.json.encode({**LEAST[kind], name: value}), kind)
+        body_of(msgspec.json.encode({**MINIMAL[kind], name: value}), kind)
     assert (refused.value.status, refused.value.param) == (400, name)
     assert refused.value.code == "unsupported_parameter"
 
@@ -215,7 +215,7 @@ def test_every_field_that_the_official_client_can_send_is_known(theirs: Any, our
 @pytest.mark.parametrize("kind", [ChatBody, CompletionBody])
 def test_truncation_to_the_context_leaves_room_for_the_requested_tokens(kind: Any) -> None:
     def kept(**fields: Any) -> int | None:
-        body: Any = body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind)
+        body: Any = body_of(msgspec.json.encode({**MINIMAL[kind], **fields}), kind)
         return generation_of(body, 100, ServerSettings("m")).params.truncate_prompt_tokens
 
     assert kept(truncate_prompt_tokens=-1, max_tokens=30) == 70
@@ -236,7 +236,7 @@ def test_truncation_to_the_context_leaves_room_for_the_requested_tokens(kind: An
     ],
 )
 def test_errors_about_a_chat_use_the_names_of_its_fields(fields: dict[str, Any], param: str, said: str) -> None:
-    body: Any = body_of(msgspec.json.encode({**LEAST[ChatBody], **fields}), ChatBody)
+    body: Any = body_of(msgspec.json.encode({**MINIMAL[ChatBody], **fields}), ChatBody)
     with pytest.raises(HttpRefusal) as refused:
         generation_of(body, 100, ServerSettings("m"))
     assert refused.value.param == param

@@ -1,4 +1,4 @@
-"""The chat page in a real browser: a reader asks, stops, edits and compares."""
+"""The chat page in a real browser: questions, stops, edits and comparisons."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_dialogue_continues_after_a_too_long_prompt(
     with browser.open(drafting_server.url, width) as page:
         page.until(READY)
         most(page, 8)
-        for _ in range(6):  # more than the window shows
+        for _ in range(6):  # more than fits in the window
             ask(page, QUESTION)
         ask(page, long)
         assert f"the context length is {served_engine.max_seq_len}" in shown_problem(page)
@@ -175,7 +175,7 @@ def test_messages_wait_for_the_answer_and_can_be_taken_back(page: Page) -> None:
     assert len(page.value(ANSWERS)) == 2
 
 
-def test_edited_question_replaces_what_followed(page: Page) -> None:
+def test_edited_question_replaces_later_turns(page: Page) -> None:
     most(page, 8)
     for text in ("# one", "# two", "# three"):
         ask(page, text)
@@ -310,7 +310,7 @@ def test_comparison_shows_both_answers_and_their_speed(page: Page, *, at_once: b
     assert page.value("document.querySelector('.verdict').textContent") == verdict
 
 
-def test_key_is_asked_for_below_a_root_path(browser: Browser, guarded_server: Server) -> None:
+def test_key_is_required_below_a_root_path(browser: Browser, guarded_server: Server) -> None:
     with browser.open(f"{guarded_server.url}/llm") as page:
         page.until("document.activeElement?.id === 'key'")
         assert shown_problem(page) == "This server needs an API key."
@@ -375,7 +375,7 @@ VIOLATIONS = """axe.run().then(found => found.violations.map(each =>
 ANSWER = {"role": "assistant", "runs": [[MARKDOWN, 0], [MARKDOWN, 1]], "cut": "stopped", "thought": "k"}
 STORED = {"id": "x", "turns": [{"role": "user", "text": "a"}, ANSWER] * 2, "dropped": 1}
 OPENED = "document.querySelector('#list .open').click()"
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 WEIGHT = """[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
     .map(each => each.transferSize).reduce((one, other) => one + other)"""
 
@@ -390,7 +390,7 @@ def test_page_is_light_and_fits_on_desktops_and_phones(
     folder = pytestconfig.cache.mkdir("chat-page")
     with browser.open(drafting_server.url, width, is_dark=is_dark) as page:
         page.until(READY)
-        assert 20_000 < page.value(WEIGHT) < MOST_BYTES
+        assert 20_000 < page.value(WEIGHT) < MAX_BYTES
         store(page, STORED)
         page.value(OPENED)
         page.until("document.querySelectorAll('.answer table').length === 4")

@@ -1,4 +1,4 @@
-"""Bodies of responses, without a server: what docs/serving.md says of a field is what becomes of it."""
+"""Bodies of responses, without a server: each field has the effect that docs/serving.md states."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from peagle.engines.serving.settings import ServerSettings
 from tests.engines.serving.documented import rows_of
 
 ROWS = rows_of("OpenAI's Responses API")
-LEAST: dict[str, Any] = {"input": "a"}
+MINIMAL: dict[str, Any] = {"input": "a"}
 TOOL = {"type": "function", "name": "f"}
-# Of every field that is honoured, a value that says something, and what it needs beside it.
+# For every supported field, a value with an effect, and other fields that it requires.
 HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
     name: (value, beside[0] if beside else {})
     for name, value, *beside in [
@@ -44,7 +44,7 @@ ELSEWHERE = {"model", "include", "metadata", "previous_response_id", "reasoning"
 
 def asked(**fields: Any) -> Generation:
     settings = ServerSettings("m", scheduling_policy="priority")
-    return generation_of(body_of(msgspec.json.encode({**LEAST, **fields})), [], 100, None, settings)
+    return generation_of(body_of(msgspec.json.encode({**MINIMAL, **fields})), [], 100, None, settings)
 
 
 def test_docs_describe_every_field() -> None:
@@ -55,7 +55,7 @@ def test_docs_describe_every_field() -> None:
 
 
 def test_every_field_that_the_official_client_can_send_is_known() -> None:
-    """The lists are the installed client's: what is new there fails here until something becomes of it."""
+    """The lists come from the installed client: a new field fails here until it is handled."""
     names = {*theirs.ResponseCreateParamsBase.__annotations__, *theirs.ResponseCreateParamsNonStreaming.__annotations__}
     assert names <= {*ResponsesBody.__struct_fields__, *IGNORED, *NEUTRAL}
     assert set(get_args(ResponseIncludable)) == INCLUDES | UNSUPPORTED_INCLUDES
@@ -65,7 +65,7 @@ def test_every_field_that_the_official_client_can_send_is_known() -> None:
 def test_a_field_that_is_honoured_changes_the_generation(name: str) -> None:
     value, beside = HONOURED[name]
     assert asked(**beside, **{name: value}) != asked(**beside)
-    if name not in LEAST:
+    if name not in MINIMAL:
         assert asked(**{name: None}) == asked()
 
 

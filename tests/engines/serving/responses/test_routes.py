@@ -19,7 +19,7 @@ from tests.engines.serving.calls import all_slots_taken, call, error_of, events
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def count_vowels(text):\n"
-LEAST: dict[str, Any] = {"model": MODEL, "max_output_tokens": 24, "input": PROMPT, "temperature": 0}
+MINIMAL: dict[str, Any] = {"model": MODEL, "max_output_tokens": 24, "input": PROMPT, "temperature": 0}
 TOOL: dict[str, Any] = {
     "type": "function",
     "name": "weather",
@@ -29,13 +29,13 @@ TOOL: dict[str, Any] = {
 }
 USER: dict[str, Any] = {"role": "user", "content": PROMPT}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
-# The fields of events that say where a text belongs.
+# The fields of events that locate a text.
 PLACE = ("item_id", "output_index", "content_index")
 
 
 def ask(server: Server, **fields: Any) -> tuple[int, Any]:
     """Status and content of ``POST /v1/responses``."""
-    status, _, content = call(server, "POST", "/v1/responses", {**LEAST, **fields})
+    status, _, content = call(server, "POST", "/v1/responses", {**MINIMAL, **fields})
     return status, json.loads(content)
 
 
@@ -50,7 +50,7 @@ def answer(server: Server, **fields: Any) -> dict[str, Any]:
 
 def streamed(server: Server, **fields: Any) -> dict[str, Any]:
     """The response at the end of a stream, whose events build up the same items."""
-    status, headers, content = call(server, "POST", "/v1/responses", {**LEAST, **fields, "stream": True})
+    status, headers, content = call(server, "POST", "/v1/responses", {**MINIMAL, **fields, "stream": True})
     assert status == 200, content
     assert headers["content-type"].startswith("text/event-stream")
     told = events(content)
@@ -72,7 +72,7 @@ def streamed(server: Server, **fields: Any) -> dict[str, Any]:
 
 
 def item_of(told: list[dict[str, Any]], index: int) -> dict[str, Any]:
-    """The item that its events build up, each of which says where it belongs."""
+    """Return the item that its events build up, each of which says where it belongs."""
     added, *middle, done = told
     item: dict[str, Any] = done["item"]
     assert added["type"] == "response.output_item.added"
@@ -139,11 +139,11 @@ def test_an_answer_is_the_engine_s_own_text(server: Server, served_engine: Engin
 
 def test_the_official_client_reads_answers_whole_and_streamed(client: OpenAI, served_engine: Engine) -> None:
     output = served_engine.chat([{"role": "user", "content": PROMPT}], SamplingParams(max_tokens=24))
-    whole = client.responses.create(**LEAST)
+    whole = client.responses.create(**MINIMAL)
     assert whole.output_text == output.text
     assert whole.usage is not None
     assert whole.usage.output_tokens_details.reasoning_tokens == 0
-    with client.responses.stream(**LEAST) as stream:
+    with client.responses.stream(**MINIMAL) as stream:
         deltas = [each.delta for each in stream if each.type == "response.output_text.delta"]
     assert "".join(deltas) == output.text
     assert len(deltas) > 4
@@ -291,23 +291,23 @@ def test_a_text_format_is_followed(server: Server) -> None:
 
 
 def test_a_stored_response_is_retrieved_continued_and_deleted(client: OpenAI) -> None:
-    first = client.responses.create(**LEAST)
+    first = client.responses.create(**MINIMAL)
     again = client.responses.retrieve(first.id)
     assert isinstance(again, Response)
     assert again.to_dict() == first.to_dict()
-    second = client.responses.create(**{**LEAST, "input": "    return"}, previous_response_id=first.id)
+    second = client.responses.create(**{**MINIMAL, "input": "    return"}, previous_response_id=first.id)
     items: Any = [
         {"role": "user", "content": PROMPT},
         {"role": "assistant", "content": first.output_text},
         {"role": "user", "content": "    return"},
     ]
-    assert second.output_text == client.responses.create(**{**LEAST, "input": items}).output_text
+    assert second.output_text == client.responses.create(**{**MINIMAL, "input": items}).output_text
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.delete(first.id)
-    third: Any = {**LEAST, "input": "    return"}
+    third: Any = {**MINIMAL, "input": "    return"}
     assert client.responses.create(**third, previous_response_id=second.id).output, "a response keeps its own past"
     with pytest.raises(openai.BadRequestError, match="not found") as refused:
         client.responses.create(**third, previous_response_id=first.id)
@@ -334,7 +334,7 @@ def test_a_response_is_continued_by_something_to_answer(server: Server) -> None:
 
 
 def test_input_tokens_are_counted_as_a_response_counts_them(client: OpenAI) -> None:
-    first = client.responses.create(**LEAST, instructions="Be brief.")
+    first = client.responses.create(**MINIMAL, instructions="Be brief.")
     assert first.usage is not None
     count = client.responses.input_tokens.count
     assert count(model=MODEL, input=PROMPT, instructions="Be brief.").input_tokens == first.usage.input_tokens
@@ -386,7 +386,7 @@ def test_the_items_that_a_response_answers_are_listed(server: Server, client: Op
         "after=msg_gone",
     ],
 )
-def test_a_page_of_items_that_is_none_is_refused_by_name(server: Server, query: str) -> None:
+def test_an_invalid_page_of_items_is_refused_by_name(server: Server, query: str) -> None:
     identity = ask(server)[1]["id"]
     status, _, content = call(server, "GET", f"/v1/responses/{identity}/input_items?{query}")
     assert (status, error_of(content)["param"]) == (400, query.split("=")[0])
@@ -515,7 +515,7 @@ def hurried_server(served_engine: Engine) -> Iterator[Server]:
 
 def test_a_stream_that_fails_ends_with_the_error(hurried_server: Server, served_engine: Engine) -> None:
     with all_slots_taken(served_engine):
-        last = events(call(hurried_server, "POST", "/v1/responses", {**LEAST, "stream": True})[2])[-1]
+        last = events(call(hurried_server, "POST", "/v1/responses", {**MINIMAL, "stream": True})[2])[-1]
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert "--request-timeout" in last["response"]["error"]["message"]
     assert call(hurried_server, "GET", f"/v1/responses/{last['response']['id']}")[0] == 404

@@ -1,4 +1,4 @@
-"""MXFP8 in the graph: every lowering computes what fake quantization in torch computes, from weights of a byte each."""
+"""MXFP8 in the graph: every lowering equals fake quantization in torch, with one byte per weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
-from peagle.compiler.pipeline.model_half import target_component
+from peagle.compiler.pipeline.component import target_component
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files
@@ -154,7 +154,7 @@ def test_onnx_runtime_graph_gives_the_same(blocked: Blocked, rng: np.random.Gene
 
 
 def test_rounding_in_blocks_changes_the_logits(blocked: Blocked, rng: np.random.Generator) -> None:
-    """What the other tests compare could not pass for the model as it was."""
+    """The tolerance of the other tests distinguishes the quantized model from the original."""
     checkpoint = Checkpoint.open(blocked.pair.target)
     model = family_for(checkpoint.config).load(blocked.pair.target, checkpoint.config)
     ids = rng.integers(2, VOCAB, (1, 3))

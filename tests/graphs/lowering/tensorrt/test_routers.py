@@ -63,7 +63,7 @@ def test_experts_are_the_same_and_so_are_their_scores(seed: int, scale: float) -
     [_model(axis=0), _model(largest=0), _model(scores="Identity(selected)"), _model(scores="Div(total, selected)")],
     ids=["sum over tokens", "smallest", "not normalized", "inverse"],
 )
-def test_other_routers_stay_as_they_are(model: onnx.ModelProto) -> None:
+def test_other_routers_are_unchanged(model: onnx.ModelProto) -> None:
     assert [node.op_type for node in _rewritten(model).graph.node] == [node.op_type for node in model.graph.node]
 
 
@@ -88,7 +88,7 @@ def _weighed(scores: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Dense experts before and after."""
     before = onnx.parser.parse_model(_EXPERTS.format(scores=scores))
     model = ir.from_proto(onnx.shape_inference.infer_shapes(before))
-    routers.weigh_in_sums(model)
+    routers.apply_shares_in_sum(model)
     common.RemoveUnusedNodesPass()(model)
     return before, ir.to_proto(model)
 
@@ -114,6 +114,6 @@ def test_dense_experts_are_weighed_in_their_sum_also_with_equal_logits(seed: int
     ["Sigmoid(selected)", "Softmax<axis = 0>(selected)", "Mul(selected, selected)"],
     ids=["of one logit", "over tokens", "square"],
 )
-def test_experts_of_other_routers_stay_as_they_are(scores: str) -> None:
+def test_experts_of_other_routers_are_unchanged(scores: str) -> None:
     before, after = _weighed(scores)
     assert Counter(node.op_type for node in after.graph.node) == Counter(node.op_type for node in before.graph.node)

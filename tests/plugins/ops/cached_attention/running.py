@@ -1,4 +1,4 @@
-"""Runs the CPU kernel of CachedAttention, and its reference, over the same arrays."""
+"""Run the CPU kernel of CachedAttention and its reference on the same arrays."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def made(
     attributes: tuple[tuple[str, Any], ...],
     path: str = "",
     threads: int = 1,
-    kept_as: str = "float32",
+    cache_type: str = "float32",
 ) -> Any:
     """A session of one node that is given the optional inputs ``options``."""
-    types = {operand.name: operand.dtypes[0] for operand in OPERANDS} | dict.fromkeys(CACHES, kept_as)
+    types = {operand.name: operand.dtypes[0] for operand in OPERANDS} | dict.fromkeys(CACHES, cache_type)
     given = {name: None if name in OPTIONAL and name not in options else kind for name, kind in types.items()}
-    outputs = {"y": "float32", "k_out": kept_as, "v_out": kept_as}
+    outputs = {"y": "float32", "k_out": cache_type, "v_out": cache_type}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
         return session(library, one_node_model(OP, given, outputs, dict(attributes)), threads)
 
 
 def attend(library: Path, case: Arrays, attributes: Arrays, path: str = "", threads: int = 1) -> list[Any]:
-    """y, k_out, v_out of the kernel on one path, the best unless told."""
-    kept_as, options = case["k_cache"].dtype.name, tuple(name for name in OPTIONAL if name in case)
+    """Return y, k_out and v_out of the kernel, with the best instruction set by default."""
+    cache_type, options = case["k_cache"].dtype.name, tuple(name for name in OPTIONAL if name in case)
     all_attributes = tuple((attributes | _scaled(case)).items())
-    return list(made(library, options, all_attributes, path, threads, kept_as).run(None, case))
+    return list(made(library, options, all_attributes, path, threads, cache_type).run(None, case))
 
 
 def reference(case: Arrays, attributes: Arrays) -> tuple[Any, ...]:
@@ -67,9 +67,10 @@ def case_of(
     return case | {"start": np.array(starts, np.int64)}
 
 
-def kept(case: Arrays, kept_as: str) -> Arrays:
+def kept(case: Arrays, cache_type: str) -> Arrays:
     """The same with caches of a type."""
-    return case | {name: codes_of(case[name]) if kept_as == "int8" else case[name].astype(kept_as) for name in CACHES}
+    caches = {name: case[name] for name in CACHES}
+    return case | {n: codes_of(x) if cache_type == "int8" else x.astype(cache_type) for n, x in caches.items()}
 
 
 def same_bits(ours: Any, theirs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The CPU kernel of CachedAttention: the reference's numbers, and of a query the same bits in any company.
+"""The CPU kernel of CachedAttention equals the reference, and a query's bits do not depend on other queries.
 
 A column of a tree of drafts gets, bit for bit, what it would get if its path were all of the window.
 """
@@ -69,12 +69,12 @@ def test_kernel_matches_the_reference_with_the_same_bits_on_every_path(
     st.sampled_from(["float32", "float16", "int8"]),
 )
 def test_column_is_independent_of_the_window_width(
-    cpu_library: Path, seed: int, attributes: Arrays, widths: tuple[int, ...], has_sinks: bool, kept_as: str
+    cpu_library: Path, seed: int, attributes: Arrays, widths: tuple[int, ...], has_sinks: bool, cache_type: str
 ) -> None:
-    """Each window also feeds junk behind, as a rejected draft would be; the next one overwrites it."""
+    """Each window also writes junk after its end, like a rejected draft; the next window overwrites it."""
     rng = np.random.default_rng(seed)
     start = int(rng.integers(0, 190))
-    whole = kept(case_of(rng, 1, 2, 3, 8, 64, [start], 200), kept_as)
+    whole = kept(case_of(rng, 1, 2, 3, 8, 64, [start], 200), cache_type)
     whole |= {"sinks": rng.normal(size=6).astype(np.float32)} if has_sinks else {}
     expected = attend(cpu_library, whole, attributes)[0]
     caches, at = {name: whole[name] for name in ("k_cache", "v_cache")}, 0
@@ -95,12 +95,12 @@ def test_column_is_independent_of_the_window_width(
     st.sampled_from(["float32", "float16", "int8"]),
 )
 def test_window_over_a_long_cache_has_the_bits_of_single_columns(
-    cpu_library: Path, seed: int, columns: int, heads: tuple[int, int, int], start: int, kept_as: str
+    cpu_library: Path, seed: int, columns: int, heads: tuple[int, int, int], start: int, cache_type: str
 ) -> None:
     """On every path, for any number of queries of a key head, and for more chunks than are merged at once."""
     key_heads, group, size = heads
     rng = np.random.default_rng(seed)
-    case = kept(case_of(rng, 1, key_heads, group, columns, size, [start], start + columns), kept_as)
+    case = kept(case_of(rng, 1, key_heads, group, columns, size, [start], start + columns), cache_type)
     together, *caches = attend(cpu_library, case, {"scale": 0.3}, threads=2)
     for path in paths_here(cpu_library):
         same_bits(attend(cpu_library, case, {"scale": 0.3}, path)[0], together)
@@ -123,7 +123,7 @@ def test_neighbours_and_threads_change_no_bit_of_a_row(cpu_library: Path, case: 
 @few
 @given(cases(), attribute_sets, st.sampled_from([np.nan, np.inf, 3e38]))
 def test_content_past_a_query_is_ignored(cpu_library: Path, case: Arrays, attributes: Arrays, wild: float) -> None:
-    """Of the cache, and of the window: a draft that is no number spoils its own column and those behind it."""
+    """NaN in the cache or in a draft affects only its own column and those after it."""
     case = {name: array for name, array in case.items() if name != "ancestors"}
     columns = case["q"].shape[2]
     expected = attend(cpu_library, case, attributes)[0]
@@ -300,12 +300,12 @@ def tree_of(rng: Any, columns: int) -> Any:
     st.fixed_dictionaries({"scale": st.just(0.125), "window": st.sampled_from([0, 3, 70]), "softcap": st.just(0.0)}),
 )
 def test_tree_column_has_the_bits_of_its_path_window(
-    cpu_library: Path, seed: int, columns: int, size: int, kept_as: str, attributes: Arrays
+    cpu_library: Path, seed: int, columns: int, size: int, cache_type: str, attributes: Arrays
 ) -> None:
     """Whatever is in the columns that it does not see, and on every path through the code."""
     rng = np.random.default_rng(seed)
     starts = [int(each) for each in rng.integers(0, 130, 2)]
-    whole = kept(case_of(rng, 2, 2, 3, columns, size, starts, 200), kept_as)
+    whole = kept(case_of(rng, 2, 2, 3, columns, size, starts, 200), cache_type)
     whole["ancestors"] = np.stack([tree_of(rng, columns) for _ in starts])
     together = attend(cpu_library, whole, attributes, threads=2)[0]
     for path in paths_here(cpu_library):
@@ -330,12 +330,12 @@ def test_tree_column_has_the_bits_of_its_path_window(
     st.fixed_dictionaries({"scale": st.just(0.2), "window": st.sampled_from([0, 5, 70])}),
 )
 def test_chain_beside_trees_has_the_bits_of_a_plain_window(
-    cpu_library: Path, seed: int, columns: int, kept_as: str, attributes: Arrays
+    cpu_library: Path, seed: int, columns: int, cache_type: str, attributes: Arrays
 ) -> None:
-    """At the end of its cache as well. Columns behind its own are none of a column's business."""
+    """Also at the end of its cache. Columns after its own do not affect a column."""
     rng = np.random.default_rng(seed)
     starts = [int(rng.integers(0, 150 - columns)), 150 - columns, int(rng.integers(0, 150 - columns))]
-    case = kept(case_of(rng, 3, 2, 3, columns, 16, starts, 150), kept_as)
+    case = kept(case_of(rng, 3, 2, 3, columns, 16, starts, 150), cache_type)
     plain = attend(cpu_library, case, attributes)
     chain = np.tri(columns, k=-1, dtype=bool)
     case["ancestors"] = np.stack([tree_of(rng, columns), chain, chain | (rng.random(chain.shape) < 0.5)])

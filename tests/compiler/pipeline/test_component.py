@@ -1,4 +1,4 @@
-"""A graph's weights out of whole checkpoints: every model and format that is promised, at a small scale."""
+"""The weights of a graph come from complete checkpoints of every supported model and format, at a small scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.target_and_drafter import read_head
-from peagle.compiler.pipeline.model_half import drafter_component, target_component
+from peagle.compiler.pipeline.component import drafter_component, target_component
 from tests.tools import test_synthetic_checkpoint as synthetic
 
 FORMATS = {
@@ -57,7 +57,7 @@ def test_quantized_checkpoint_gives_the_same_graph_and_nearly_equal_weights(
     quantized = weights(synthetic.written(folder, model, form) / "target")
     wide = published(folder, model)
     assert quantized.keys() == wide.keys()
-    # Relative to the largest value: MXFP4 cuts what is between 6 and 8 times a block's scale, FP8 has 3 mantissa bits.
+    # Relative to the largest value: MXFP4 has no values between 6 and 8 times a block's scale, FP8 3 mantissa bits.
     allowed = 0.25 if form == "mxfp4" else 0.07
     changed = [name for name in wide if not np.array_equal(quantized[name], wide[name])]
     assert changed

@@ -10,7 +10,7 @@ FILE_NAME = "made_for.json"
 
 
 @dataclass(frozen=True)
-class MadeFor:
+class StageOrigin:
     """The first command that needed a stage; later commands with the same inputs share it."""
 
     command: str
@@ -24,15 +24,15 @@ class MadeFor:
         (folder / FILE_NAME).write_text(json.dumps(asdict(self)) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> MadeFor | None:
+    def read(cls, folder: Path) -> StageOrigin | None:
         """Read it from a stage's folder; None if it is missing, as in older ones."""
         if not (folder / FILE_NAME).is_file():  # opening a pipe would block
             return None
         try:
-            made_for = cls(**json.loads((folder / FILE_NAME).read_bytes()))
+            stage_origin = cls(**json.loads((folder / FILE_NAME).read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError):
             return None
-        return made_for if all(isinstance(text, str) for text in vars(made_for).values()) else None
+        return stage_origin if all(isinstance(text, str) for text in vars(stage_origin).values()) else None
 
     def __str__(self) -> str:
         drafter = self.drafter if self.drafter != self.model else ""
