@@ -1,4 +1,4 @@
-"""Chat templates in the manner of the families that people use, and templates that nobody should."""
+"""Chat templates in the style of common model families, and hostile ones."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ FAMILIES = {"chatml": CHATML, "llama3": LLAMA3, "qwen3": QWEN3, "gemma": GEMMA}
 
 _DOUBLED = "{%% set ns = namespace(x=%s) %%}{%% for i in range(60) %%}{%% set ns.x = %s %%}{%% endfor %%}{{ %s }}"
 
-# What would run for hours or take gigabytes.
+# Templates that would run for hours or use gigabytes.
 ENDLESS = {
     "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "a loop that calls itself": "{% for a in range(99999) recursive %}{% if loop.depth < 3 %}"
@@ -148,7 +148,7 @@ ENDLESS = {
     "dates": "{{ strftime_now('%c' * 99999) }}",
 }
 
-# What would get out of the sandbox, or make what it cannot count.
+# Templates that would escape from the sandbox, or produce values that it cannot count.
 REACHING = {
     "a class": "{{ ''.__class__.__mro__ }}",
     "globals": "{{ cycler.__init__.__globals__ }}",

@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Fixtures and hooks for all tests."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from hypothesis import settings
 try:
     import peagle.plugins  # noqa: F401
 except ImportError:
-    # A machine with a GPU need not install us to run tests/gpu: the top-level folders are the sub-packages.
+    # tests/gpu may run without installing the package: the top-level folders are its sub-packages.
     sys.modules["peagle"] = types.ModuleType("peagle")
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 
-# What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
+# Shared fixtures. These files import heavy libraries inside the fixtures, because tests/gpu runs without them.
 _FIXTURES = (
     "stages", "attacks", "bodies", "browsers", "commands", "cpu_kernels", "engines", "exports", "graphs", "heads",
     "pairs", "plugin_library", "servers", "thrift", "trials", "triton",
 )  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
-# What was tested yesterday is tested today; `--hypothesis-profile explore` draws anew, once a week in CI.
-settings.register_profile("explore", print_blob=True, deadline=None)  # a busy machine is no fault
+# Examples are the same in every run; `--hypothesis-profile explore` draws new ones, weekly in CI.
+settings.register_profile("explore", print_blob=True, deadline=None)  # a busy machine is not a failure
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
-# The models of the tests are tiny: a second thread costs more than it brings, most of all on a busy machine.
+# The models of the tests are tiny: a second thread costs more than it saves, especially on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs unless tests for them were asked for: a build asks which backend is meant where it finds one."""
+    """Hide GPUs unless their tests were selected: on a machine with a GPU, a build requires the backend to be named."""
     if "gpu" not in (config.option.markexpr or ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

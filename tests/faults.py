@@ -1,4 +1,4 @@
-"""Faults of all kinds: what is done to a server beside requests."""
+"""Faults of all kinds that are injected into a server during requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ runpy.run_module("peagle", run_name="__main__", alter_sys=True)
 
 @dataclass
 class Faults:
-    """What is done to a server, or to all, until ``until``."""
+    """Inject faults into one or all servers until ``until``."""
 
     seed: int
     until: float = 0.0
@@ -65,7 +65,7 @@ class Faults:
 
 @dataclass
 class Jumps(Faults):
-    """The time of day jumps, by an hour or two; every other clock goes on."""
+    """The time of day jumps by an hour or two; all other clocks continue."""
 
     clock: WallClock = field(kw_only=True)
     _moved: int = 0
@@ -83,7 +83,7 @@ class Jumps(Faults):
 
 @dataclass
 class Disturbance(Faults):
-    """What a server has to stand from outside. ``process`` is None where it does not stand to be stopped."""
+    """The faults that a server must withstand. ``process`` is None if it must not be stopped."""
 
     address: tuple[str, int] = field(kw_only=True)
     path: str = field(kw_only=True)  # where requests go
@@ -102,7 +102,7 @@ class Disturbance(Faults):
         self.counts["server stopped and continued"] += 1
 
     def nonsense(self) -> None:
-        """Send bytes that are no request, and half of one."""
+        """Send bytes that are not a request, and half a request."""
         head = f"POST {self.path} HTTP/1.1\r\nhost: a\r\ncontent-length: ".encode()
         for name, said in {
             "random bytes": self.dice.randbytes(300),
@@ -120,7 +120,7 @@ class Disturbance(Faults):
 
 @dataclass
 class DrafterChanges(Faults):
-    """A drafter of `serve` comes and goes, and once in a while there is no room for it."""
+    """Load and unload a drafter of `serve`, sometimes without room for it."""
 
     folder: Path = field(kw_only=True)
     head: str = field(kw_only=True)
@@ -141,7 +141,7 @@ class DrafterChanges(Faults):
         self.counts["drafter added, loaded, unloaded and removed"] += 1
 
     def full_disk(self) -> None:
-        """Add a drafter where no file can have its size: it fails with advice, and the engine stays as it was."""
+        """Add a drafter where the disk is too small: it fails with advice, and the engine is unchanged."""
         before = (self.folder / "engine.json").read_bytes()
         command = ["drafter", "add", str(self.folder), "--draft", self.head, "--name", "full"]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tiny random GGUF files, written with the ``gguf`` package as the converter of llama.cpp writes them."""
+"""Tiny random GGUF files, written with the ``gguf`` package like llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _metadata(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def _nothing(_: GGUFWriter, __: Mapping[str, Any]) -> None:
-    """A family that says no more than the others."""
+    """A family without special keys."""
 
 
 def _of_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ def _of_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def _of_gpt_oss(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
-    """What ``GptOssModel`` of the converter says."""
+    """The keys that the converter's ``GptOssModel`` writes."""
     rope = config["rope_parameters"]
     writer.add_sliding_window(config["sliding_window"])
     writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -196,7 +196,7 @@ def _of_gpt_oss(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def _of_gemma(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
-    """What ``Gemma4Model`` of the converter says, and the divisors that it makes of the rotary table."""
+    """The keys that the converter's ``Gemma4Model`` writes, and its divisors of the rotary table."""
     sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
     of_full, of_sliding = config["global_head_dim"], config["head_dim"]
     heads = (config["num_global_key_value_heads"], config["num_key_value_heads"])
@@ -285,7 +285,7 @@ def _without_stacks(stored: Mapping[str, Array], published: Mapping[str, Array])
 
 
 def _name(name: str, family: str, config: Mapping[str, Any]) -> str:
-    """What the ``gguf`` package calls a tensor of the model."""
+    """Return the ``gguf`` package's name for a tensor of the model."""
     for inside, scale in _SCALES.items():
         if name.endswith(f".{inside}"):
             return f"blk.{name.split('.')[2]}.{scale}"

@@ -66,7 +66,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Form:
-    """What a head is made of; ``config`` is merged over what follows from the rest."""
+    """The parts of a head; ``config`` is merged over what follows from the rest."""
 
     hidden: int = 48
     target_hidden: int = 48

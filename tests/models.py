@@ -102,7 +102,7 @@ class Pair:
         return Target.open(self.target).with_taps(spec.taps)
 
     def target_weights(self) -> Callable[[str], Iterator[np.ndarray]]:
-        """What gives the graph's weights, by their names in it."""
+        """Return the graph's weights by their names in it."""
         target = self.opened()
         shapes, tied = target.skeleton.shapes, target.family.tied(self.config)
         return lambda name: target.read(name, shapes[tied.get(name, name)])

@@ -1,4 +1,4 @@
-"""Greedy speculative decoding by the oracle of a round: what engines are compared with."""
+"""Greedy speculative decoding with a simple reference round, for comparison with engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of ``tokenizer.json``: one with a token for each byte, and entries that no friend would write."""
+"""Contents of ``tokenizer.json``: a byte-level one, and hostile entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of Triton's models: what they ask is what clients of `serve` ask, and so are the right answers."""
+"""Clients of Triton's models, with the same requests and expected answers as clients of `serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that tells processes the time of day, and that jumps while their steady clocks go on."""
+"""A clock that gives processes a jumping time of day, while their monotonic clocks continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random calls of the Python interface: an answer that keeps its promises, or an error of ours."""
+"""Random calls of the Python API: each returns a correct result or raises a ``PeagleError``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def draw(rng: random.Random) -> list[Piece]:
 
 
 def run(engine: Engine, pieces: list[Piece]) -> str | None:
-    """What is wrong with how a call ended, or None. The engine must be as good as before."""
+    """Describe what is wrong with the end of a call, or return None; the engine must be unaffected."""
     before = _probe(engine)
     try:
         complaint = _call(engine, dict(pieces))

@@ -1,4 +1,4 @@
-"""Checkpoints whose small files say other things: configurations of target and head, tokenizers, generation."""
+"""Checkpoints with changed small files: configurations of target and head, tokenizers, generation settings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.attacks import nasty_values as nasty
 from tests.attacks.judging import judge
 from tests.attacks.world import World, command
 
-Content = bytes | Path | None  # Path: a link to it; None: the file is gone
-Piece = tuple[str, str, Content]  # file, what was done to it in words, what it is afterwards
+Content = bytes | Path | None  # Path: a link to it; None: the file is removed
+Piece = tuple[str, str, Content]  # file, description of the change, new content
 
 _FILES = (
     "target/config.json", "target/config.json", "head/config.json", "head/config.json", "target/generation_config.json",
@@ -44,7 +44,7 @@ def draw(rng: random.Random, world: World) -> list[Piece]:
 
 
 def run(world: World, pieces: Sequence[Piece]) -> str | None:
-    """What is wrong with how a build of an edited pair ends, and the engine after it, or None."""
+    """Describe what is wrong with the end of a build of an edited pair, or with its engine; None if nothing is."""
     for part in ("target", "head"):
         shutil.copytree(world.root / part, world.here / part)
     for name, _, content in pieces:

@@ -1,4 +1,4 @@
-"""Random command lines: every verb and every flag the program has, with what belongs to it and what does not."""
+"""Random command lines: every command and option of the program, with valid and invalid values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.attacks.world import World, command
 
 Piece = tuple[str, ...]
 
-# What each verb needs to do anything, so that a draw comes further than to "no model was named".
+# Required options of each command, so that random commands get further than "no model was named".
 _SIZES: tuple[Piece, ...] = (("--max-seq-len", "64"), ("--num-speculative-tokens", "3"))
 _SHORT: tuple[Piece, ...] = (("--max-tokens", "6"),)
 _PROOF: tuple[Piece, ...] = (("--prompts", "1"), ("--max-tokens", "4"), ("--num-speculative-tokens", "1"))
 _FEW: tuple[Piece, ...] = (("--calib-samples", "40"), ("--calib-length", "16"))
-_NEVER = {"--install-completion", "--show-completion"}  # of the shell of whoever runs the tests
+_NEVER = {"--install-completion", "--show-completion"}  # of the shell that runs the tests
 _GOOD = {
     "precision": ("fp32", "int8", "int4", "fp8", "mxfp8", "fp16", "bf16"),
     "backend": ("onnxruntime", "tensorrt", "tensorrt-rtx"), "for": ("ort", "std", "tensorrt"),
@@ -75,15 +75,15 @@ def draw(rng: random.Random, world: World, *, whole: bool = True) -> list[Piece]
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         pieces.append(_piece(rng, world, verbs[verb]))
     if verb in ("build", "export") and not whole and rng.random() < 0.8:
-        pieces.append(("--max-seq-len", "many"))  # is read after everything else was
+        pieces.append(("--max-seq-len", "many"))  # is read last
     said = {part for piece in pieces for part in piece}
-    if verb == "build" and said & {"--gpu", "tensorrt-rtx"}:  # a plan takes minutes; they have tests of their own
+    if verb == "build" and said & {"--gpu", "tensorrt-rtx"}:  # a plan takes minutes; other tests cover them
         pieces.append(("--dry-run",))
     return pieces
 
 
 def run(world: World, pieces: list[Piece]) -> str | None:
-    """What is wrong with how a command line ended, or None."""
+    """Describe what is wrong with the end of a command line, or return None."""
     arguments = [part for piece in pieces for part in piece]
     outcome = command(arguments, stdin=b"def f(")
     return judge(world, outcome, arguments)

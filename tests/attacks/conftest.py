@@ -1,4 +1,4 @@
-"""The world that attacks happen in."""
+"""The sandbox that the attacks run in."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.attacks import nasty_values as nasty
 from tests.attacks.judging import judge
 from tests.attacks.world import World, command
 
-Piece = tuple[str, str, bytes]  # file, what was done to it in words, its content afterwards
+Piece = tuple[str, str, bytes]  # file, description of the change, new content
 
 MANIFEST = "engine.json"
 _TEXTS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "target/config.json")
@@ -35,7 +35,7 @@ def draw(rng: random.Random, world: World) -> list[Piece]:
 
 
 def run(world: World, pieces: list[Piece]) -> str | None:
-    """What is wrong with how an edited engine is inspected and run, or None."""
+    """Describe what is wrong when an edited engine is inspected and run, or return None."""
     edited = world.here / "edited"
     shutil.copytree(world.engine, edited)
     for name, _, text in pieces:

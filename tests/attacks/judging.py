@@ -52,7 +52,7 @@ def _of_the_disk(world: World, code: int, arguments: Sequence[str]) -> str | Non
 
 
 def _logs(arguments: Sequence[str]) -> set[str]:
-    """Files that a command was told to write beside its work."""
+    """Return the files that a command was told to write besides its result."""
     given = [after for flag, after in pairwise(arguments) if flag == "--log"]
     given += [each.partition("=")[2] for each in arguments if each.startswith("--log=")]
     return {os.path.realpath(each) for each in given if "\0" not in each}

@@ -1,4 +1,4 @@
-"""Checkpoints in which links stand for files: to a secret outside, by every way there is, and to what is theirs."""
+"""Checkpoints with symbolic links: to a secret outside, by all kinds of paths, and to their own files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.attacks.judging import judge
 from tests.attacks.weight_edits import parts
 from tests.attacks.world import Outcome, World, command
 
-Piece = tuple[str, str, int]  # the file, what stands in its place, and the seed of what is drawn for it
+Piece = tuple[str, str, int]  # the file, its replacement, and the seed of the random part
 
 SECRET = "BEGIN-PRIVATE-KEY-3f9a1c"
 LAYOUTS = ("folder", "linked folder", "hub")
@@ -65,12 +65,12 @@ def draw(rng: random.Random) -> list[Piece]:
 
 
 def tokens_of(engine: Path) -> tuple[int, ...]:
-    """Return what an engine says, to compare engines by."""
+    """Return an engine's output, to compare engines."""
     return Engine.load(engine, threads=1).generate([[5, 9, 30]], _PARAMS)[0].token_ids
 
 
 def run(world: World, expected: tuple[int, ...], pieces: Sequence[Piece]) -> str | None:
-    """What is wrong with how a command ends that finds such links, or None."""
+    """Describe what is wrong with the end of a command that reads such links, or return None."""
     plans = [piece for piece in pieces if piece[0] in _VERBS]
     verb, layout, _ = plans[0] if plans else ("build", LAYOUTS[0], 0)
     read = ("target/", "head/") if verb == "build" else ("target/",)
@@ -81,7 +81,7 @@ def run(world: World, expected: tuple[int, ...], pieces: Sequence[Piece]) -> str
     try:
         folders = {part: _laid_out(world, part, layout) for part in ("target", "head")}
         for name, kind, seed in links:
-            weights = world.root / name.partition("/")[0] / "model.safetensors"  # a link may be in its place by now
+            weights = world.root / name.partition("/")[0] / "model.safetensors"  # may have become a link
             _put(folders, elsewhere, weights, name, kind, seed, is_hub=layout == "hub")
         arguments = _arguments(verb, *(_named(world, folder, layout) for folder in folders.values()))
         world.remember()
@@ -121,7 +121,7 @@ def _arguments(verb: str, target: Path, head: Path) -> list[str]:
 
 
 def _laid_out(world: World, part: str, layout: str) -> Path:
-    """Copy a checkpoint; as the cache of the Hub has it, where ``layout`` says so."""
+    """Copy a checkpoint, in the layout of the Hub's cache if ``layout`` says so."""
     source = world.root / part
     if layout != "hub":
         return Path(shutil.copytree(source, world.here / part))
@@ -136,7 +136,7 @@ def _laid_out(world: World, part: str, layout: str) -> Path:
 
 
 def _named(world: World, folder: Path, layout: str) -> Path:
-    """Return how a command is told the folder."""
+    """Return the form in which a command gets the folder."""
     if layout != "linked folder":
         return folder
     link = world.here / f"link-to-{folder.name}"
@@ -159,7 +159,7 @@ def _put(
 
 
 def _right(weights: Path, name: str) -> bytes:
-    """What may be in a file that the checkpoint does not have."""
+    """Draw the content of a file that the checkpoint does not have."""
     if name.endswith("index.json"):
         header, _ = parts(weights.read_bytes())
         names = sorted(header.keys() - {"__metadata__"})
@@ -168,7 +168,7 @@ def _right(weights: Path, name: str) -> bytes:
 
 
 def _secret(rng: random.Random, name: str, right: bytes) -> bytes:
-    """Bytes that nobody may see: any, or such that the file would be taken for what it is to be."""
+    """Draw secret bytes: any, or a plausible content for the file that links to them."""
     if rng.random() < 0.3 or name.endswith(".safetensors"):
         return rng.choice((SECRET, f"{SECRET}\n" * 50, f'"{SECRET}"', f'["{SECRET}"]', f"\0{SECRET}")).encode()
     if not name.endswith(".json"):

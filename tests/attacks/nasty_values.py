@@ -40,7 +40,7 @@ def number(rng: random.Random) -> int | float:
 
 
 def number_as_text(rng: random.Random) -> str:
-    """What somebody may type for a number."""
+    """Draw a text that a user may type for a number."""
     return rng.choice(NUMBERS_AS_TEXT) if rng.random() < 0.5 else str(number(rng))
 
 
@@ -52,7 +52,7 @@ def text(rng: random.Random) -> str:
 
 
 def argument(rng: random.Random) -> str:
-    """A text that a command line can hold: whatever it is, no NUL is in it, and what is no UTF-8 stays so."""
+    """Draw a text for a command line: without NUL, possibly invalid UTF-8."""
     return text(rng).replace("\0", "").replace("\ud800", "\udc80")
 
 
@@ -71,7 +71,7 @@ def value(rng: random.Random, depth: int = 2) -> Any:
 
 
 def python_value(rng: random.Random) -> Any:
-    """What a caller of the Python interface may pass by mistake."""
+    """Draw a value that a caller of the Python API may pass by mistake."""
     import numpy as np
 
     odd: Sequence[Callable[[], Any]] = (
@@ -98,7 +98,7 @@ NOT_A_DOCUMENT: tuple[bytes, ...] = (
 
 
 def edited(rng: random.Random, document: Any, known: Sequence[str] = ()) -> tuple[str, Any]:
-    """What was done to a copy of a document of JSON, in words, and that copy: one place of it is another now."""
+    """Return the description of a change to one value of a JSON document, and the changed copy."""
     copy = json.loads(json.dumps(document))
     places = list(_places(copy))
     holder, key, path = rng.choice(places)

@@ -19,14 +19,14 @@ from tests.attacks import nasty_values as nasty
 from tests.attacks.judging import judge
 from tests.attacks.world import World, command
 
-Piece = tuple[str, str, int]  # what is planted, where below the cache, and the seed of what is drawn for it
+Piece = tuple[str, str, int]  # planted entry, its place in the cache, and the seed of the random part
 
 STRANGER = 54321
 LOWERINGS = ("std", "cpu")
 _PARAMS = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.8, seed=5)
 _UNTRUSTED = ("of another user", "for others to write") if os.geteuid() == 0 else ("for others to write",)
 _RECORD, _SEAL = "stage.json", "stage.sha256"
-_SLOW = ("cpu-library",)  # whose making again takes a compiler half a minute
+_SLOW = ("cpu-library",)  # building it again takes a compiler half a minute
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ def make_caches(world: World, folder: Path) -> Caches:
     found: set[tuple[int, ...]] = set()
     for lowering in LOWERINGS:
         cache = folder / lowering
-        of_the_other = ("cpu-*",) if lowering == "std" else ()  # a build reads all that its cache has
+        of_the_other = ("cpu-*",) if lowering == "std" else ()  # a build reads everything in its cache
         shutil.copytree(world.root / "cache", cache, ignore=shutil.ignore_patterns(*of_the_other))
         began = time.time_ns()
         with _cache_of(cache):
             outcome = command(_build(world, lowering))
         assert outcome.code == 0, outcome.err
         _drop_unread(cache, began)
-        for path in (cache, *cache.rglob("*")):  # nobody is kept out, so that modes count everywhere
+        for path in (cache, *cache.rglob("*")):  # open to others, so that the modes of all files matter
             path.chmod(0o755 if path.is_dir() else 0o644)
         found.add(_tokens(world.here / "out"))
         shutil.rmtree(world.here / "out")
@@ -89,7 +89,7 @@ def draw(rng: random.Random, caches: Caches) -> list[Piece]:
 
 
 def run(world: World, caches: Caches, pieces: Sequence[Piece]) -> str | None:
-    """What is wrong with how a command ends that finds such a cache, or None."""
+    """Describe what is wrong with the end of a command that uses such a cache, or return None."""
     plans = [piece for piece in pieces if piece[0] in _VERBS]
     verb, lowering, _ = plans[0] if plans else ("build", LOWERINGS[-1], 0)
     cache = world.root.with_name("planted")
@@ -177,7 +177,7 @@ def _plant(what: str, path: Path, seed: int) -> bool:
 def _untrust(what: str, path: Path, rng: random.Random) -> bool:
     if what == "of another user":
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
-    elif path.is_symlink() or path.name.endswith(".lock"):  # a lock says nothing; who writes to one changes nothing
+    elif path.is_symlink() or path.name.endswith(".lock"):  # a lock has no content
         return False
     else:
         path.chmod(path.stat().st_mode | rng.choice((0o002, 0o022, 0o006)))
@@ -229,7 +229,7 @@ def _another_kind(path: Path, rng: random.Random) -> None:
 
 
 def _link(path: Path, rng: random.Random) -> None:
-    """A link in its place: to what it was, or to what it never can be."""
+    """Replace it by a link: to the original, or to something that it can never be."""
     elsewhere = path.parents[_depth(path)].with_name("elsewhere") / f"{rng.getrandbits(32):x}"
     ends = ("itself", "itself", "/dev/null", "/dev/zero", "/nowhere", path.name, "..", "/etc/passwd", "/proc/self/mem")
     end = rng.choice(ends)
@@ -247,7 +247,7 @@ def _depth(path: Path) -> int:
 
 
 def _swapped(path: Path, rng: random.Random) -> None:
-    """Two files, or two steps, each in the place of the other; what lies beside a cache is nothing of it."""
+    """Swap two files or two stages; files outside the cache do not count."""
     if path.name == "planted":
         return
     others = [other for other in path.parent.iterdir() if other != path and other.is_dir() == path.is_dir()]
@@ -273,7 +273,7 @@ def _not_a_record(path: Path, rng: random.Random) -> None:
 
 
 def _listed(path: Path) -> dict[str, list[object]]:
-    """The record of a step, unless something else was planted in its place."""
+    """Return the record of a stage, unless it was replaced."""
     try:
         record = json.loads((path / _RECORD).read_bytes())
     except (ValueError, RecursionError):

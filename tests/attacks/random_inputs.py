@@ -1,4 +1,4 @@
-"""Random inputs of every kind, each made again from a seed and its number, and made smaller when it is at fault."""
+"""Random inputs of every kind: each is reproduced from a seed and its number, and minimized if it fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Fault:
-    """An input that ended neither with work done nor with an error of ours."""
+    """An input that ended neither with a result nor with a ``PeagleError``."""
 
     seed: int
     number: int
@@ -90,14 +90,14 @@ def _complaint(world: World, kind: Kind, pieces: Pieces) -> str | None:
             return kind.run(pieces)
     except TooLongError as error:
         return str(error)
-    except BaseException as error:  # SystemExit and KeyboardInterrupt, too
+    except BaseException as error:  # including SystemExit and KeyboardInterrupt
         return f"raised {type(error).__name__}: {str(error)[:300]}"
     finally:
         world.restore()
 
 
 def _smaller(world: World, kind: Kind, pieces: Pieces, complaint: str) -> tuple[Pieces, str]:
-    """What remains when each piece is left out whose absence leaves a fault."""
+    """Return the remaining pieces after removing each whose absence keeps the failure."""
     if complaint.startswith("did not end"):
         return pieces, complaint
     for piece in list(pieces):

@@ -1,4 +1,4 @@
-"""A checkpoint whose weights are damaged is refused before anything is written, or gives an engine that runs."""
+"""A checkpoint with damaged weights is refused before anything is written, or gives an engine that runs."""
 
 from __future__ import annotations
 

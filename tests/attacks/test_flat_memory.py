@@ -1,4 +1,4 @@
-"""Generations, streams that nobody reads to the end, and loads leave no memory behind."""
+"""Generations, abandoned streams and repeated loads do not leak memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fixtures.attacks import Size
 pytestmark = pytest.mark.begins_first
 
 MEGABYTE = 1 << 20
-# What one more may cost on average, in bytes, beyond a few pages that the allocator takes now and then.
+# Average bytes that one more may cost, beyond the few pages that the allocator occasionally takes.
 _EACH = {"generation": 2_000, "stream": 10_000, "request": 2_000, "load": 150_000}
 _SLACK = 6 * MEGABYTE
 
@@ -60,7 +60,7 @@ def _stream(engine: Engine) -> Callable[[int], object]:
 
 
 def _request(engine: Engine) -> Callable[[int], object]:
-    """One of many: some are read, some are cancelled, some are forgotten, and the others run beside them."""
+    """Run one of many: some are read, some are cancelled, some are abandoned, while others run."""
 
     def step(number: int) -> object:
         params = SamplingParams(max_tokens=1 + number % 4, ignore_eos=True)

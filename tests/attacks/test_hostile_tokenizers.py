@@ -1,4 +1,4 @@
-"""Whatever ``tokenizer.json`` says: the ids and texts of its steps, or an error of ours, and an engine that goes on."""
+"""A hostile ``tokenizer.json`` gives the specified ids and texts or a ``PeagleError``, and the engine keeps running."""
 
 from __future__ import annotations
 

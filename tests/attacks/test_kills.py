@@ -1,4 +1,4 @@
-"""Builds that are stopped or killed at a random moment: what was there stays, and nothing half-made does."""
+"""Builds that are stopped or killed at a random moment keep existing files and leave no partial ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ interrupts.watch = watched
 from peagle.compiler.cli import main
 main()
 """
-LONGEST = {"cold": 25.0, "warm": 3.0}  # seconds until a stop comes, at most; one that comes too late counts as well
+LONGEST = {"cold": 25.0, "warm": 3.0}  # maximum seconds until a stop; one after the end is allowed
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Place:
     out: Path
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Begin a build, and wait until it heeds signals: what comes before that is Python's own affair."""
+        """Begin a build, and wait until it handles signals; before that, Python itself would."""
         environment = os.environ | {"PEAGLE_CACHE": str(self.cache)}
         command = [sys.executable, "-c", PROGRAM, *BUILD, "--out", str(self.out)]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -54,7 +54,7 @@ class Place:
         return process
 
     def killed(self, number: signal.Signals, after: float) -> tuple[int, str]:
-        """Build, and send a signal after some seconds; returns the exit code and what was said."""
+        """Build, and send a signal after some seconds; returns the exit code and the output."""
         with self.start() as process:
             try:
                 _, said = process.communicate(timeout=after)
@@ -64,7 +64,7 @@ class Place:
         return process.returncode, said.decode()
 
     def remove_on_exit(self) -> list[str]:
-        """What an unfinished build has left."""
+        """Return the leftovers of an unfinished build."""
         folders = [self.out.parent, *(path for path in self.cache.glob("*") if path.is_dir())]
         return [str(path) for folder in folders for path in folder.glob(".*") if not path.name.endswith(".lock")]
 
@@ -86,7 +86,7 @@ def _kill(place: Place, number: signal.Signals, after: float, right: str, had_on
         assert _text(place.out) == right
     else:
         assert code != 0
-        # SIGKILL may fall between the two renames of a swap: the next build brings the engine back
+        # SIGKILL may come between the two renames of a swap; the next build restores the engine
         assert not had_one or number == signal.SIGKILL
     if number != signal.SIGKILL:
         assert set(place.remove_on_exit()) <= set(killed_before)

@@ -1,4 +1,4 @@
-"""A link in a checkpoint brings nothing from elsewhere into what is built, and those of its own keep working."""
+"""Links in a checkpoint copy no outside files into what is built; links to its own files keep working."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fixtures.attacks import Size
 
 @pytest.fixture(scope="module")
 def link(world: World) -> dict[str, Kind]:
-    """The kind of input that puts links in the place of files."""
+    """Return the kind of input that replaces files by links."""
     for part in ("target", "head"):
         shutil.copytree(world.root / part, world.here / part)
     build = ["build", "--model", "target", "--draft", "head", "--out", "out", "--max-seq-len", "64"]

@@ -1,4 +1,4 @@
-"""Speculation changes no token: any pair, prompts up to the cache's end, any policy, batch and K."""
+"""Speculation changes no token: any pair, prompts up to the end of the cache, any policy, batch and K."""
 
 from __future__ import annotations
 

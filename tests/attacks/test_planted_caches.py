@@ -1,4 +1,4 @@
-"""A cache in which somebody has planted something is refused, or what is damaged in it is made again."""
+"""A cache with planted entries is refused, and its damaged entries are built again."""
 
 from __future__ import annotations
 

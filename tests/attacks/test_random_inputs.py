@@ -1,4 +1,4 @@
-"""Whatever is typed, passed or read: the work is done, or an error of ours says why not."""
+"""Any input of commands, calls and files is processed, or refused with a ``PeagleError`` that says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine of which a byte changed, a file is gone or another one stands in its place is refused before it runs."""
+"""An engine with a changed, missing or replaced file is refused before it runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _overwrite(rng: random.Random, path: Path, _: list[Path]) -> str:
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content))
     content[at : at + rng.choice((1, 16, 4096))] = b"\0" * min(rng.choice((1, 16, 4096)), len(content) - at)
-    if content == path.read_bytes():  # there were zeros
+    if content == path.read_bytes():  # the bytes were zeros already
         content[at] ^= 0xFF
     _write(path, content)
     return f"zeros from byte {at} of {path.name}"
@@ -89,7 +89,7 @@ def tamper(engine: Path, folder: Path, seed: int, number: int) -> None:
         Engine.load(copy, threads=1)
     except EnvironmentProblem:
         return
-    else:  # white space of the manifest may be another: it then says the same
+    else:  # white space in the manifest may change without changing its meaning
         is_same = path.name == "engine.json" and json.loads(before) == json.loads(path.read_bytes())
         assert is_same, f"{did} (--seed {seed} --first {number})"
     finally:

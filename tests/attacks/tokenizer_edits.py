@@ -1,4 +1,4 @@
-"""Hostile tokenizers: a ``tokenizer.json`` whose truncation, padding, steps and added tokens a stranger wrote."""
+"""Hostile tokenizers: a ``tokenizer.json`` with arbitrary truncation, padding, steps and added tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.attacks.world import World
 from tests.models import VOCAB
 from tests.tokenizer_files import PANICS, TEXT, TEXT_AND_TEXT, byte_level, inserting
 
-Piece = tuple[str, Any]  # an entry of the file and its value; or "base", "text", "edit" and a place with its value
+Piece = tuple[str, Any]  # an entry of the file and its value; or "base", "text", "edit" and a JSON path with its value
 
 _CODE = "def add(a, b):\n    return a + b  # caf\u00e9 \u4e2d\u6587 \U0001f600"
 _PROBE = SamplingParams(max_tokens=6, seed=3, ignore_eos=True)
@@ -37,7 +37,7 @@ def draw(rng: random.Random, world: World) -> list[Piece]:
         name = rng.choice((*_DRAWN, "edit"))
         if name != "edit":
             pieces.append((name, _DRAWN[name](rng)))
-        else:  # of any place of the file
+        else:  # of any entry in the file
             content = json.loads((world.engine / "tokenizer.json").read_text())
             words, content = nasty.edited(rng, content)
             pieces.append(("edit", {"words": words, "content": content}))
@@ -45,7 +45,7 @@ def draw(rng: random.Random, world: World) -> list[Piece]:
 
 
 def run(world: World, engine: Engine, pieces: list[Piece]) -> str | None:
-    """What is wrong with how texts become ids and back, and how an ``engine`` with the tokenizer runs, or None."""
+    """Describe what is wrong with encoding, decoding, or an ``engine`` with the tokenizer; None if nothing is."""
     given = [(name, value) for name, value in pieces if name not in ("base", "text")]
     text = dict(pieces).get("text", _CODE)
     base = _pieces() if dict(pieces).get("base") == "pieces" else byte_level()
@@ -71,7 +71,7 @@ def _read(world: World, content: Any, vocab_size: int) -> Tokenizer | str | None
 
 
 def _ended(call: Callable[[], Any]) -> Any:
-    """What a call returns; None for an error of ours, and a complaint for an error that tells the user nothing."""
+    """Return the result of a call; None for a ``PeagleError``, a description for an unhelpful error."""
     try:
         return call()
     except EngineFailed as error:
@@ -112,7 +112,7 @@ def _plain(world: World) -> Any:
 
 
 def _of_an_engine(engine: Engine, tokenizer: Tokenizer, text: str) -> str | None:
-    """Ids give the same ids whatever the tokenizer is, and the engine goes on after each text."""
+    """The same ids give the same ids with any tokenizer, and the engine keeps running after each text."""
     with Engine(engine.folder, engine.manifest, engine._backend, tokenizer) as hostile:
         calls: Mapping[str, Callable[[], RequestOutput]] = {
             "text": lambda: hostile.generate([text], _PROBE)[0],

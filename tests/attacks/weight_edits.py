@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are damaged: bytes, headers, shards and indices of safetensors, and missing files."""
+"""Checkpoints with damaged weights: bytes, headers, shards and indices of safetensors, and missing files."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _length(rng: random.Random, world: World, name: str) -> list[Piece]:
 
 
 def _values(rng: random.Random, world: World, name: str) -> list[Piece]:
-    """Numbers that are none, or that no sum of products holds; and indices beyond what they point into."""
+    """Insert NaN, infinity or values that overflow sums, and indices out of range."""
     header, data = parts((world.root / name).read_bytes())
     key = rng.choice([key for key, entry in header.items() if entry.get("dtype") in ("F32", "I64")])
     begin, end = header[key]["data_offsets"]

@@ -1,4 +1,4 @@
-"""A folder in which random inputs may do what they like, and the look at it afterwards."""
+"""A folder in which random inputs may do anything, and the inspection afterwards."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.models import Pair
 
-SECONDS = 300.0  # for one input, on a machine that is busy with others
-BYTES = 3 << 30  # of address space beyond what the process has
+SECONDS = 300.0  # for one input, on a busy machine
+BYTES = 3 << 30  # of address space beyond what the process uses
 
 Stamp = tuple[int, int, int]
 _KEPT = ("cache", "home")  # between commands
@@ -29,7 +29,7 @@ class TooLongError(BaseException):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the command line left: exit code, standard output, standard error."""
+    """The outcome of the command line: exit code, standard output, standard error."""
 
     code: int
     out: str
@@ -67,7 +67,7 @@ class World:
 
     @property
     def pristine(self) -> Path:
-        """The same as it was made."""
+        """Return the state when it was created."""
         return self.root.with_name(f"{self.root.name}-pristine")
 
     def remember(self) -> None:
@@ -75,16 +75,16 @@ class World:
         self._before = self._stamps()
 
     def new(self) -> list[str]:
-        """What is there and was not."""
+        """Return the paths that were added."""
         return sorted(self._stamps().keys() - self._before.keys())
 
     def changed(self) -> list[str]:
-        """What is gone or other than it was."""
+        """Return the paths that were removed or changed."""
         now = self._stamps()
         return sorted(path for path, stamp in self._before.items() if now.get(path) != stamp)
 
     def restore(self) -> None:
-        """Make everything as it was at first."""
+        """Restore the initial state."""
         self._before = self._whole
         for name in sorted(self.new(), reverse=True):
             _remove(self.root / name)
@@ -119,8 +119,8 @@ def make_world(root: Path, engine: Path, pair: Pair, cache: Path) -> World:
     shutil.copytree(pair.head, world.pair.head)
     for name in ("files", "here", "home", "cache", "empty", "full"):
         (root / name).mkdir()
-    for kept in ("trace-*", "cpu-library"):  # the most of a build
-        for stage in cache.glob(kept):  # what another worker is just making begins with a dot
+    for kept in ("trace-*", "cpu-library"):  # the largest part of a build
+        for stage in cache.glob(kept):  # names of files that another worker is writing begin with a dot
             shutil.copytree(stage, root / "cache" / stage.name, ignore=shutil.ignore_patterns(".*"))
     (root / "full" / "precious").write_text("not ours")
     contents = {
@@ -177,7 +177,7 @@ def guarded(seconds: float = SECONDS) -> Iterator[None]:
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, had[resource.RLIMIT_AS][1]))
         resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, had[resource.RLIMIT_FSIZE][1]))
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again and again: libraries swallow the first
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # repeatedly: libraries swallow the first one
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

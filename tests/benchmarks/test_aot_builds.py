@@ -1,4 +1,4 @@
-"""Builds of real width stay within the memory and the time that the benchmark allows."""
+"""Builds of realistic width stay within the memory and time that the benchmark allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of builds writes a pair, builds it, and says how long each phase took."""
+"""The build benchmark writes a pair, builds it, and reports the time of each phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts follow llama.cpp's rules for the end of a text; most answers must then be equal, and the mean of all close."""
+"""Token counts follow llama.cpp's end-of-text rules; most answers must be equal, and all means close."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_rounds_of_an_answer_are_summed_by_position() -> None:
     ("tokens", "accepted", "counted"),
     [
         ((5, 6, 2), 1, (1, 0, 0, 0)),  # the target's own token ends the text
-        ((5, 6, 2), 2, (1, 0, 0, 0)),  # the second draft does
+        ((5, 6, 2), 2, (1, 0, 0, 0)),  # the second draft ends it
         ((5, 6, 2), 4, (1, 0, 0, 0)),  # and two more drafts are accepted after it
-        ((5, 6, 7, 8, 2), 4, (1, 1, 1, 1)),  # the last draft does
+        ((5, 6, 7, 8, 2), 4, (1, 1, 1, 1)),  # the last draft ends it
     ],
 )
 def test_drafts_after_the_end_of_a_text_are_not_counted(
@@ -63,14 +63,14 @@ def test_sums_add_rounds_drafts_and_positions() -> None:
     assert counts(1, positions=(0, 0), rounds=0).acceptance_length == 1.0
 
 
-def test_verdict_names_the_first_other_token_or_says_that_rounds_differ() -> None:
+def test_verdict_reports_the_first_different_token_or_different_rounds() -> None:
     assert verdict(counts(1, 2), counts(1, 2)) == "equal"
     assert verdict(counts(1, 2, 3), counts(1, 4, 3)) == "other text from token 1"
     assert verdict(counts(1, 2), counts(1, 2, 3)) == "other text from token 2"
     assert verdict(counts(1, 2), counts(1, 2, rounds=11)) == "same text, other rounds"
 
 
-def test_few_other_answers_and_a_close_acceptance_length_are_no_problem() -> None:
+def test_few_different_answers_and_a_close_acceptance_length_pass() -> None:
     ours = [counts(1, 2)] * 9 + [counts(1, 3)]
     theirs = [counts(1, 2)] * 10
     assert problems(ours, theirs, 0.9, 0.02) == []

@@ -1,4 +1,4 @@
-"""A difference from vLLM is a failure, unless both runtimes give the two tokens almost the same logit."""
+"""A difference from vLLM is a failure, unless both runtimes give the two tokens nearly the same logit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU decoding is measured turn by turn, ratios are paired per turn, and results are compared with targets."""
+"""CPU decoding is measured in turns, ratios are paired per turn, and results are compared with targets."""
 
 from __future__ import annotations
 

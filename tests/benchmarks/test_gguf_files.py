@@ -1,4 +1,4 @@
-"""Files of weights are measured beside peers: bytes by the experts that a window needs, ratios paired per turn."""
+"""GGUF files are measured beside peers: bytes by the experts that a window needs, ratios paired per turn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_ratios_are_of_one_turn_and_a_missing_figure_is_marked(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("has_depth", [True, False])
-def test_peer_is_asked_in_the_words_of_its_bench(tmp_path: Path, has_depth: bool) -> None:
+def test_peer_is_called_with_the_options_of_its_benchmark(tmp_path: Path, has_depth: bool) -> None:
     """llama.cpp measures at a depth; ik_llama.cpp has pairs of a prompt and decoded tokens instead."""
     bench = tmp_path / "llama-bench"
     entries = [

@@ -1,4 +1,4 @@
-"""The benchmark over HumanEval is `peagle-compile bench` over both heads, with options that may be overridden."""
+"""The HumanEval benchmark runs `peagle-compile bench` over both heads, with options that can be overridden."""
 
 from __future__ import annotations
 

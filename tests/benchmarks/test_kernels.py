@@ -1,4 +1,4 @@
-"""What benchmarks/kernels.py compares the kernels with computes the same as the references, and its table holds."""
+"""The baselines in benchmarks/kernels.py compute the same as the references, and its table is correct."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_script() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -129,7 +129,7 @@ def test_routed_experts_are_called_as_their_specs_say(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(bench, "timed", timed)
     kernels = {name: kernel(name) for name in bench.OF_EXPERTS}
-    rows = bench.routed_experts(kernels, 8 * 40, "bfloat16", 1e6)  # so many tokens that every expert is chosen
+    rows = bench.routed_experts(kernels, 8 * 40, "bfloat16", 1e6)  # enough tokens to select every expert
     assert called == [name for name in bench.OF_EXPERTS for _ in range(2)]
     assert [row.floor for row in rows] == [8 * 2 * 96 * 64 * 17 / 32, 8 * 64 * 96 * 17 / 32]
     machine = bench.Machine("A GPU", 100, "580.1", "13.0", "2.13.0", "nvcc 13.0", 126.0, 7000.0, 2.5)

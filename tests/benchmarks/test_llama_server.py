@@ -1,4 +1,4 @@
-"""llama.cpp's server as a peer: one version, compiled once, on an engine's own file."""
+"""llama.cpp's server as a peer: one version, compiled once, serves the engine's own file."""
 
 from __future__ import annotations
 

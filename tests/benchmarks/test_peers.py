@@ -1,4 +1,4 @@
-"""A peer decodes in a process of its own, and what goes wrong there is said here."""
+"""A peer decodes in a separate process, and its errors are reported here."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_peer_returns_tokens_and_seconds_for_prompts() -> None:
         assert peer.generate([1, 5], 1) == ([1], 0.5)
 
 
-def test_prompts_windows_and_bytes_are_asked_for_one_by_one() -> None:
+def test_prompts_windows_and_bytes_are_requested_one_by_one() -> None:
     program = ECHO.replace("None  # or a function", "lambda prompt, tokens: len(prompt) + len(tokens) / 10")
     with running("echo", served(program)) as peer:
         assert (peer.prefill([3, 1, 4]), peer.window([3, 1], [4, 1, 5]), peer.bytes()) == (0.25, 2.3, 7)
 
 
-def test_peer_that_cannot_measure_windows_says_so() -> None:
+def test_peer_that_cannot_measure_windows_raises_an_error() -> None:
     with running("echo", served(ECHO)) as peer:
         assert peer.window([3], [1]) is None
 

@@ -1,4 +1,4 @@
-"""The benchmark of precisions builds, measures and says what it found."""
+"""The precision benchmark builds, measures and reports its results."""
 
 from __future__ import annotations
 

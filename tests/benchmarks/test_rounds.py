@@ -1,4 +1,4 @@
-"""Two runtimes' answers are equal if every token and every round is; otherwise the first difference is named."""
+"""Two runtimes' answers are equal if all tokens and rounds are; otherwise the first difference is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_other_token_is_the_first_difference(answer: Answer, data: st.DataObject
 
 
 @given(answers(), answers())
-def test_order_of_the_runtimes_only_swaps_what_is_said(a: Answer, b: Answer) -> None:
+def test_order_of_the_runtimes_only_swaps_the_message(a: Answer, b: Answer) -> None:
     found, swapped = first_difference(a, b), first_difference(b, a)
     if found is None:
         assert a == b

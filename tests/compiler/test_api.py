@@ -1,4 +1,4 @@
-"""The Python API: the command line's options as typed arguments, its results and its errors, and no output."""
+"""The Python API: the command line's options as typed arguments, its results and errors, and no output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.models import Pair
 FORMS: dict[str, tuple[Callable[..., Any], VerbOptions]] = {
     "build": (api.build, BUILD), "export": (api.export, EXPORT), "quantize": (api.quantize, QUANTIZE),
 }  # fmt: skip
-RESERVED = {"from": "from_export", "for": "lowering"}  # words of Python, called as in a file of options
+RESERVED = {"from": "from_export", "for": "lowering"}  # Python arguments, named as in an options file
 OF_EVERY_VERB = ["force", "ignore_limits", "progress"]
 SMALL = {"max_seq_len": 64, "num_speculative_tokens": 2, "backend": "onnxruntime"}
 
@@ -141,7 +141,7 @@ def test_an_export_returns_its_folder(tiny_pair: Pair, tmp_path: Path) -> None:
 
 
 class Told(Quiet):
-    """Progress that keeps what it is told."""
+    """Progress that records its calls."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

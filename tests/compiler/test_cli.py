@@ -1,4 +1,4 @@
-"""The command line: what each verb prints where, and how every failure ends."""
+"""The command line: output of each command, and the exit of every failure."""
 
 from __future__ import annotations
 

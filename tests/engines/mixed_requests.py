@@ -1,4 +1,4 @@
-"""Prompts, sampling and numbers of drafts of every kind, for tests of what no request may notice of another."""
+"""Prompts, sampling parameters and draft counts of every kind, for tests that requests do not affect each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIXED = [
 
 
 class Dice:
-    """A policy that says any K, the same ones in every run."""
+    """A policy that returns random K, the same ones in every run."""
 
     def __init__(self, seed: int, max_drafts: int) -> None:
         self._dice, self.max_drafts = random.Random(seed), max_drafts

@@ -1,4 +1,4 @@
-"""Generating with a real engine: the text is the target's own, whatever K, batch, chunking or slot."""
+"""Generation with a real engine: the text is the target's own, for any K, batch, chunk size and slot."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_any_batch_at_any_k_gives_the_plain_text(tiny_engine: Engine, data: st.D
     ]
     for output in fast:
         rounds_, accepted = output.acceptance.rounds, output.acceptance.accepted
-        assert len(output.token_ids) <= 1 + rounds_ + accepted  # the rest of the last round lies past the end
+        assert len(output.token_ids) <= 1 + rounds_ + accepted  # the last round continues past the end
         assert output.acceptance.drafted == k * rounds_
 
 

@@ -1,4 +1,4 @@
-"""The memory that is free here: of the machine, and of every group around this process."""
+"""Free memory: of the machine, and of every control group around this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Dockerfiles: linted, and as far as a machine without Docker can, made and run."""
+"""The Dockerfiles: linted, and built and run as far as possible without Docker."""
 
 from __future__ import annotations
 

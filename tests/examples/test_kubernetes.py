@@ -1,4 +1,4 @@
-"""The Kubernetes example: objects as the API has them, and a server that can do what they ask of it."""
+"""The Kubernetes example: valid API objects, and a server that supports what they require."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def container(objects: dict[str, Object]) -> Object:
 
 @pytest.fixture
 def schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the package of the API's types be imported without the client that it comes with: they are dataclasses."""
+    """Import the package of the API's types without its client, because they are dataclasses."""
     base: Any = ModuleType("lightkube.core.schema")
     base.DictMixin, base.field, base.dataclass = object, dataclasses.field, dataclasses.dataclass
     monkeypatch.setitem(sys.modules, "lightkube.core", ModuleType("lightkube.core"))
@@ -45,7 +45,7 @@ def schema(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _complaints(given: Any, read: Any, path: str) -> Iterator[str]:
-    """What of an object the API does not know."""
+    """Return the fields of an object that the API does not know."""
     if isinstance(given, dict):
         for key, value in given.items():
             if key in read:

@@ -1,4 +1,4 @@
-"""A deployment behind Ray Serve that is changed under load: every request is answered with the text it has alone."""
+"""A Ray Serve deployment that is changed under load: every request gets the text that it has alone."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Cluster:
             return str(response.read().decode())
 
     def fleet(self) -> dict[str, Any]:
-        """The deployment as it says it is."""
+        """Return the status that the deployment reports."""
         fleet: dict[str, Any] = json.loads(self.get("/fleet"))
         return fleet
 
@@ -98,7 +98,7 @@ class Cluster:
         return fleet
 
     def log(self) -> str:
-        """The end of what it said."""
+        """Return the end of its output."""
         self._log.seek(0)
         return self._log.read()[-4000:]
 
@@ -269,7 +269,7 @@ def test_metrics_are_those_of_all_replicas(cluster: Cluster) -> None:
 
 
 class Load:
-    """Clients that ask again and again, every second one for streams, until the end of the block.
+    """Clients that send requests continuously, every second one a stream, until the end of the block.
 
     Prompts begin with ``name``. A prompt goes to the replica that had it before, so only new ones reach all replicas.
     """
@@ -389,7 +389,7 @@ def test_commands_that_cannot_be_followed_say_why(cluster: Cluster) -> None:
 def test_slow_answers_and_a_queue_start_replicas_that_end_when_they_are_idle(
     python: Path, talking_engine: Path
 ) -> None:
-    """The requests fit one replica; no answer is as fast as is asked here, so that each gets a replica."""
+    """The requests fit on one replica; no answer is as fast as required here, so each request gets a replica."""
     flags = "--min-replicas 1 --max-replicas 2 --upscale-delay 1 --downscale-delay 2 --tokens-per-second 1e6"
     with _running(python, talking_engine, *flags.split()) as cluster:
         assert len(cluster.fleet()["replicas"]) == 1

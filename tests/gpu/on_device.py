@@ -1,4 +1,4 @@
-"""Runs an op's kernel on the GPU, between guard bytes that must stay as they are."""
+"""Run an op's kernel on the GPU, between guard bytes that must not change."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def run(
 
 
 def captured(steps: Callable[[], None]) -> Callable[[], None]:
-    """What ``steps`` enqueue, recorded in a CUDA graph; the returned function replays it."""
+    """Record the launches of ``steps`` in a CUDA graph; the returned function replays it."""
     import torch
 
     graph = torch.cuda.CUDAGraph()

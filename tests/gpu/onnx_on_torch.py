@@ -148,7 +148,7 @@ def _scatter_elements(
 
 
 def _tensor_scatter(cache: Tensor, update: Tensor, start: Tensor, *, axis: int = -2, mode: bytes = b"linear") -> Tensor:
-    """Write in place, as TensorRT does: the cache that comes out is the one that went in."""
+    """Write in place, as TensorRT does: the output cache is the input cache."""
     _only(mode=mode == b"linear")
     axis %= cache.dim()
     columns = start[:, None] + torch.arange(update.shape[axis], device=update.device)  # [B,S]
@@ -177,7 +177,7 @@ def _rotary(
 
 @_once
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float) -> Tensor:
-    """[B,H,S,D], the mask added; fewer heads of keys serve several of queries."""
+    """Attention over [B,H,S,D] with an additive mask; key heads may be shared by several query heads."""
     _only(rank=q.dim() == 4, mask=mask.is_floating_point())
     k, v = (x[:, :, None].expand(-1, -1, q.shape[1] // x.shape[1], -1, -1).flatten(1, 2) for x in (k, v))
     return torch.softmax(q @ k.mT * scale + mask, dim=-1) @ v

@@ -26,7 +26,7 @@ def plan_engines(name: str, base: Path) -> PlanEngines:
 
 
 class PlanEngines:
-    """Both engines of one kind, made when they are asked for, with memory for ``SLOTS`` requests."""
+    """Both engines of one kind, created on demand, with memory for ``SLOTS`` requests."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._folder = folder
@@ -46,5 +46,5 @@ class PlanEngines:
 
     @functools.cached_property
     def on_the_host(self) -> Engine:
-        """What it is compared with: the same backend over a device without a GPU, and ONNX Runtime."""
+        """The engines to compare with: the same backend over a device without a GPU, and ONNX Runtime."""
         return plan_engine(self._folder, self._manifest, self._tokenizer, SLOTS)[0]

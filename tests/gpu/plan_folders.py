@@ -1,4 +1,4 @@
-"""Engines whose plans are ONNX graphs, in folders that a machine with a GPU need not be able to make.
+"""Engines whose plans are ONNX graphs, built on a machine that may have no GPU.
 
 ``python -m tests.gpu.plan_folders OUT`` makes all of them, where this project is installed. Tests take them from the
 folder that ``PEAGLE_TEST_PLANS`` names, or else make those that they need.

@@ -1,4 +1,4 @@
-"""Calls of the plugins in the C++ library, without TensorRT: by the places of functions in its classes."""
+"""Calls of the C++ library's plugins without TensorRT, through the positions of virtual functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Fields(ctypes.Structure):
 
 
 def call(thing: int, place: int, result: Any, *arguments: Any) -> Any:
-    """What the function at a place in a C++ object's table answers."""
+    """Call the function at a position in a C++ object's virtual table."""
     table = ctypes.cast(thing, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
     kinds = [type(argument) for argument in arguments]
     return ctypes.CFUNCTYPE(result, ctypes.c_void_p, *kinds)(table[place])(thing, *arguments)

@@ -1,4 +1,4 @@
-"""The GPU that is here, for tests that build engines for it with one of the two products."""
+"""The GPU of this machine, for tests that build engines for it with one of the two products."""
 
 from __future__ import annotations
 

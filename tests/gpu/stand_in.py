@@ -63,7 +63,7 @@ _GPU = torch.device("cuda", 0)
 
 
 class OnTheHost(TorchFunctionMode):
-    """PyTorch without CUDA: what is to lie on the GPU lies in the host's memory."""
+    """PyTorch without CUDA: GPU memory is host memory."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -153,7 +153,7 @@ class TorchHostDevice(HostDevice):
         self.enqueue(run)
 
     def tensor(self, address: int, shape: Sequence[int], dtype: str) -> torch.Tensor:
-        """The memory at ``address`` as a tensor; it must lie inside of an allocation."""
+        """Return the memory at ``address`` as a tensor; it must be inside an allocation."""
         kind = getattr(torch, BY_NAME[dtype].numpy)
         size = int(np.prod(shape)) * kind.itemsize
         raw = torch.from_numpy(self.view(address, (size,), np.uint8)) if size else torch.empty(0, dtype=torch.uint8)
@@ -215,7 +215,7 @@ class HostLibraryLauncher:
 def run_reference(
     op: OpSpec, pointers: Sequence[int], dims: dict[str, int], attributes: dict[str, int], dtype: str | None
 ) -> None:
-    """Read the inputs at their addresses and write what the reference makes of them to those of the outputs."""
+    """Read the inputs at their addresses, and write the reference's results to those of the outputs."""
     typed_by = op.kernel.typed_by if op.kernel else None
     by_name = {each.name: str(dtype) if each.name == typed_by else each.dtypes[0] for each in op.inputs}
     names = [by_name[each.same_as or each.name] for each in op.inputs]
@@ -270,7 +270,7 @@ def load(product: Product, *, parser: bool = False) -> Any:
 
 
 def build(request: CompileRequest, *_: Any, **__: Any) -> BuildResult:
-    """The demo engine, whatever was to be built for the GPU; the report says what such a build has to say."""
+    """The demo engine in place of any build for the GPU, with the report of such a build."""
     assert request.backend.name in ("tensorrt", "tensorrt-rtx")
     folder = Path(shutil.copytree(os.environ[DEMO_ENGINE], request.out))
     experts = {"role": "experts", "stored": "float8e4m3fn", "computed": "float8e4m3fn"}

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads in the runtime of plans on a GPU: further passes, and the copies between them, are captured too."""
+"""EAGLE-3 heads in the plan runtime on a GPU: further passes and the copies between them are captured too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines of TensorRT and TensorRT-RTX, built for the GPU that is here and run on it."""
+"""Engines of TensorRT and TensorRT-RTX, built for the local GPU and run on it."""
 
 from __future__ import annotations
 

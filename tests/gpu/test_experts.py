@@ -1,4 +1,4 @@
-"""Routed experts on a GPU: in FP8 in TensorRT's own layer, where it is; in MXFP4 blocks as GPT-OSS has them."""
+"""Routed experts on a GPU: in FP8 with TensorRT's expert layer, if available; in MXFP4 blocks as in GPT-OSS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of caches that the driver's strided copy takes out of a GPU and back, bit for bit."""
+"""Cache positions copied from a GPU and back by the driver's strided copy, bit for bit."""
 
 from __future__ import annotations
 

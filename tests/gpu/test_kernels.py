@@ -131,7 +131,7 @@ def test_scattered_nan_logits(value: float, share: float) -> None:
 
 
 def check_ids_in_range(batch: Arrays, dtype: str, *, exact: bool) -> None:
-    """What is emitted are ids, whatever the logits hold; greedy rows are always the reference's, others if exact."""
+    """Emitted tokens are valid ids for any logits; greedy rows always equal the reference's, others if exact."""
     batch = batch | {"logits": representable(batch["logits"], dtype)}
     wanted = reference("AcceptPrefix", batch)
     tokens, counts = run("AcceptPrefix", inputs_of("AcceptPrefix", batch), wanted, dtype)
@@ -163,7 +163,7 @@ def test_placeholder_draft_matches_the_reference(batch: Arrays) -> None:
 
 @quick
 @given(trees(tolerances=LOSSY), st.sampled_from(DTYPES))
-def test_any_tree_emits_what_the_reference_does(batch: Arrays, dtype: str) -> None:
+def test_any_tree_emits_the_reference_tokens(batch: Arrays, dtype: str) -> None:
     batch = batch | {"logits": representable(batch["logits"], dtype)}
     wanted = reference("AcceptTree", batch)
     partings(batch, run("AcceptTree", inputs_of("AcceptTree", batch), wanted, dtype))
@@ -276,7 +276,7 @@ def test_cache_writes_of_real_size(rows: int, width: int, dtype: str) -> None:
 
 
 def check_routed(op: str, batch: Arrays, dtype: str) -> Any:
-    """The reference's bits, in whatever order the GPU runs the blocks."""
+    """The reference's bits, in any order of the blocks."""
     typed = {"x", "scores", "bias"}
     batch = {name: representable(array, dtype) if name in typed else array for name, array in batch.items()}
     rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in batch.items() if name in typed}

@@ -1,4 +1,4 @@
-"""A whole round on the GPU, captured once in a CUDA graph and replayed without the host in between.
+"""A whole round on the GPU, captured once in a CUDA graph and replayed without the host.
 
 Target and drafter are tables: the logits of a column are the row of its token, the drafts follow another table. So the
 round can be computed on the host by the NumPy references, and must give the same text, with chains of drafts, with
@@ -192,7 +192,7 @@ class TreeRound(DeviceRound):
         self.advance(following)
 
     def write_entries(self) -> None:
-        """What the target's attention does: an entry for every column, drafts that will be rejected too."""
+        """Imitate the target's attention: an entry for every column, including drafts that will be rejected."""
         import torch
 
         rows, columns = torch.arange(ROWS, device="cuda"), torch.arange(COLUMNS, device="cuda")

@@ -1,4 +1,4 @@
-"""Plans in whose place PyTorch runs the graph that TensorRT is given, on the GPU and on the runtime's own stream.
+"""Stand-ins for plans: PyTorch runs the graph that TensorRT gets, on the GPU and the runtime's stream.
 
 See ``tests/engines/backends/stand_in.py`` for what calls it. Nodes of this project launch its kernels, as plugins do;
 the others are PyTorch's functions. Whether a value lives on the host or on the device follows from the graph alone, see

@@ -1,4 +1,4 @@
-"""Checks of graphs: the ONNX checker as a reader of our files has it, and all that two graphs may differ in."""
+"""Checks of graphs: the ONNX checker, and a comparison of two graphs with allowed differences."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def forced(model: Any, given: Mapping[str, Any], rounded: Round) -> Iterator[dic
 
 
 def _unrounded(value: ir.Value | None) -> ir.Value | None:
-    """What was rounded to get ``value``; None if nothing was."""
+    """Return the value that was rounded to get ``value``; None if none was."""
     node = value.producer() if value is not None else None
     if node is not None and node.op_type in _BACK and node.inputs[0] is not None:
         node = node.inputs[0].producer()

@@ -1,4 +1,4 @@
-"""Small graphs of codes with values, and what they mean, for the tests of lowerings that read codes."""
+"""Small quantized graphs and their values, for the tests of lowerings."""
 
 from __future__ import annotations
 

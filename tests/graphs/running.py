@@ -1,4 +1,4 @@
-"""Run a lowered graph row by row in ONNX Runtime, with caches that live between calls."""
+"""Run a lowered graph row by row in ONNX Runtime, with caches that persist between calls."""
 
 from __future__ import annotations
 

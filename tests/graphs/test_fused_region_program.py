@@ -25,7 +25,7 @@ def test_a_step_has_the_domain_of_its_rule(rule: StepRule) -> None:
         assert _read(f"{op} 0 1", "out 1") == [(rule.domain, op)]
 
 
-def test_an_op_of_this_project_is_told_by_its_name() -> None:
+def test_an_op_of_this_project_is_recognized_by_its_name() -> None:
     op = next(op for op in OPS.values() if op.in_fused_regions)
     assert _read(f"{op.name} 0 1", "out 1") == [(DOMAIN, op.name)]
 

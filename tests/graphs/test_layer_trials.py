@@ -1,4 +1,4 @@
-"""What a few layers say about the whole graph is exactly what the whole graph is."""
+"""Results extrapolated from a few layers equal those of the whole graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each lowering turns a semantic graph into, and what it leaves alone."""
+"""The changes that each lowering makes to a semantic graph, and what it leaves unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transformers and torch raise over a configuration names its file, and is nobody's traceback."""
+"""Errors of transformers and torch about a configuration name its file, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in a graph: put together and taken apart again."""
+"""Names in a graph: composed and parsed."""
 
 from __future__ import annotations
 

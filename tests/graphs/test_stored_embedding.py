@@ -1,4 +1,4 @@
-"""The embedding of one graph as another is given it: where it lies, and in which form rows are looked up in it."""
+"""An embedding that one graph shares with another: its location, and the format of its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKED = QuantizedWeight("int8", (ROWS,), gathered=True, packed="int8")
 
 
 def attached(name: str, how: QuantizedWeight | None) -> ir.Model:
-    """A graph whose weights lie in a file, each at the place that its order says."""
+    """A graph whose weights are in a file, each at its declared position."""
     model = embedded(name)
     if how is not None:
         quantize(model, {name: how})

@@ -1,4 +1,4 @@
-"""Weights of a checkpoint fill the initializers of a graph exactly; others are refused by name."""
+"""Weights of a checkpoint fill the initializers of a graph exactly; mismatches are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs traced in other types than float32: the same model, in the type that the trace was asked for."""
+"""Graphs traced in types other than float32: the same model, in the requested type."""
 
 from __future__ import annotations
 

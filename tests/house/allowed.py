@@ -1,4 +1,4 @@
-"""What the house rules still let pass. The lists only shrink: an entry without need fails its rule as well."""
+"""Exceptions to the house rules. The lists may only get shorter: an unneeded entry fails its rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, folders, and the targets of links."""
+"""Files, folders and link targets in the documents exist."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _verbs() -> dict[str, frozenset[str]]:
 
 @cache
 def _flags_of(script: Path) -> frozenset[str]:
-    """The options that a script spells, those too that it makes of names in a loop (``f"--{name}"``)."""
+    """The options that a script defines, including those composed from names in a loop (``f"--{name}"``)."""
     text = script.read_text()
     made = re.findall(r'"([a-z][a-z-]*)"', text) if 'f"--{' in text else []
     return frozenset(re.findall(r"""["'](--[a-z][\w-]*)["']""", text)) | {f"--{name}" for name in made}

@@ -66,7 +66,7 @@ def fragments(root: Path) -> list[str]:
 
 
 def unfinished(root: Path) -> list[str]:
-    """Public docstrings whose first line is no whole sentence or heading: it is all that most readers are shown."""
+    """Public docstrings whose first line is not a whole sentence or heading, which is all that most readers see."""
     return [
         f"{path.as_posix()}::{name}"
         for path in package_files(root)
@@ -131,7 +131,7 @@ MODULE = re.compile(
 
 
 def unknown_modules(root: Path, text: str) -> list[str]:
-    """Dotted names of ours whose module does not exist, or does not mention what is named of it."""
+    """Dotted names of the project whose module does not exist, or does not contain the named attribute."""
     return [name for name in map(_whole, MODULE.finditer(text)) if not _is_known(root, name)]
 
 
@@ -151,7 +151,7 @@ def _is_known(root: Path, name: str) -> bool:
 
 
 def test_modules_that_are_named_exist() -> None:
-    """But for the bad examples of the house rules, and for what the changelog says is gone."""
+    """Except bad examples in the house rules, and removed names in the changelog."""
     files = [path.relative_to(ROOT) for path in tracked_files(ROOT) if path.suffix in {".py", ".md", ".toml"}]
     read = [path for path in files if path.name != "CHANGELOG.md" and path.parent.as_posix() != "tests/house"]
     require(f"{path} names {name}" for path in read for name in unknown_modules(ROOT, (ROOT / path).read_text()))

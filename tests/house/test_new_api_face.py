@@ -1,4 +1,4 @@
-"""A new API costs one module and one line: here is one, in Ollama's shape, over a server that knows nothing of it."""
+"""A new API requires one module and one line: an API in Ollama's shape, added to an unchanged server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new op with a kernel for CPUs costs: its folder, the rule that makes its node, and a line for each.
+"""A new op with a CPU kernel requires its folder, the rule that creates its node, and one line for each.
 
 ``GatedSilu`` is defined in here, and nothing of the product knows it. ``docs/extend.md`` shows the same text.
 """

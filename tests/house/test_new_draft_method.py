@@ -1,4 +1,4 @@
-"""A new draft method costs one record: suffix decoding, written here, is used from the build to the metrics."""
+"""A new draft method requires one record: suffix decoding, defined here, works from the build to the metrics."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_text_is_that_of_plain_decoding(engine: Engine) -> None:
 
 
 def test_it_shares_rounds_with_every_other_method(tiny_engine: Engine, suffix: None) -> None:
-    """In an engine with a head, beside its drafter and n-grams."""
+    """In an engine with a head, next to its drafter and n-grams."""
     (plain,) = tiny_engine.generate([LOOPS[-1]], POLICIES[-1], draft="none")
     at_once = [tiny_engine.submit(LOOPS[-1], POLICIES[-1], draft=draft) for draft in ("suffix", "ngram", None)]
     outputs = [each.result() for each in at_once]
@@ -102,7 +102,7 @@ def test_it_shares_rounds_with_every_other_method(tiny_engine: Engine, suffix: N
     assert all(each.acceptance.drafted for each in outputs)
 
 
-def test_the_command_line_offers_it_and_says_what_an_engine_has(cli: Run, folder: Path) -> None:
+def test_the_command_line_offers_it_and_inspect_shows_it(cli: Run, folder: Path) -> None:
     from peagle.compiler.request.verb_options import BUILD
     from peagle.compiler.verbs.flags.completion import completion
 

@@ -1,4 +1,4 @@
-"""A number format of this file alone goes from ``--precision`` to an engine's text: a record is all that it takes.
+"""A new number format requires one record: one defined here works from ``--precision`` to an engine's text.
 
 Six-bit integers in blocks of 32, each with a scale; ONNX Runtime has no arithmetic for them, so they are emulated: kept
 as codes in a byte each, dequantized, and multiplied in float32.

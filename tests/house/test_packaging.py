@@ -1,4 +1,4 @@
-"""What is installed: every package is declared, every library that is imported is asked for, and the lock pins it."""
+"""Packaging: every package is declared, every imported library is a dependency, and the lock pins it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.house.tree import PACKAGED, PYPROJECT, ROOT, package_files, package_o
 
 
 def packaging_complaints(root: Path, declared: list[str]) -> list[str]:
-    """Folders below `root`, that of `peagle`, that are not declared packages, and declared packages that are none."""
+    """Folders below `root` (that of `peagle`) that are undeclared packages, and declared packages without a folder."""
     complaints, found = [], set()
     for top in (root, *(each for each in root.iterdir() if each.is_symlink())):
         for directory in sorted({path.parent for path in top.rglob("*.py")}):
@@ -109,7 +109,7 @@ def outside(lock: str, wanted: list[str]) -> list[str]:
     return [str(one) for one in asked if (pin := pins.get(_normal(one.name))) and pin not in one.specifier]
 
 
-def test_lock_lies_in_every_range() -> None:
+def test_locked_versions_are_within_every_range() -> None:
     project = PYPROJECT["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     assert outside((ROOT / "requirements.lock").read_text(), [text for one in lists for text in one]) == []

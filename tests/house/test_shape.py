@@ -1,4 +1,4 @@
-"""The shape of the tree: tests lie where their module does, and a module is more than a piece of its only user."""
+"""The shape of the tree: tests mirror their modules, and no module is a fragment of its only importer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_MIRRORED = {"attacks", "benchmarks", "conformance", "examples", "gpu", "hous
 
 
 def misplaced_tests(root: Path) -> list[str]:
-    """Test files for which there is no module, C++ or JavaScript file or package of the same path and name."""
+    """Test files without a module, C++ or JavaScript file or package of the same path and name."""
     complaints = []
     for path in sorted((root / "tests").rglob("test_*.py")):
         place = path.relative_to(root / "tests")
@@ -63,7 +63,7 @@ USERS = ("benchmarks", "tools")  # what imports modules beside the package; test
 
 
 def splinters(root: Path) -> list[str]:
-    """Modules of fewer than ``SHORT`` lines that one other imports, and that are no variant of a kind."""
+    """Modules of fewer than ``SHORT`` lines with a single importer, other than variants of a kind."""
     package = Package("peagle", root)
     users = [path.relative_to(root) for folder in USERS for path in sorted((root / folder).rglob("*.py"))]
     importers: dict[str, set[str]] = {}
@@ -82,7 +82,7 @@ def splinters(root: Path) -> list[str]:
 
 
 def imports_of_user(path: Path) -> set[str]:
-    """What a program beside the package imports of it."""
+    """Return the imports of the package by a program next to it."""
     names = [name for _, name in imports_of(path.read_text(), path.parent.name) if name.startswith("peagle.")]
     return {*names, *(name.rpartition(".")[0] for name in names)}
 

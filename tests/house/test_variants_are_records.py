@@ -1,4 +1,4 @@
-"""Variants are records: outside of their home nothing compares the name of one, or looks anything up by it."""
+"""Variants are records: no code outside their folder compares their names or looks them up by name."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_a_comparison_is_found(tmp_path: Path, source: str) -> None:
     ]
 
 
-def test_displayed_name_is_no_comparison(tmp_path: Path) -> None:
+def test_displaying_a_name_does_not_count_as_a_comparison(tmp_path: Path) -> None:
     source = "kind = 'int4'\ncall(kind='fp8')\ntable = {'int4': 1}"
     assert strays(write_tree(tmp_path, {"compiler/build.py": source})) == []
 
 
 def literals(tree: ast.Module, names: Collection[str]) -> Iterator[ast.Constant]:
-    """Every string literal that is one of ``names``, in the order of the file; texts on their own are none."""
+    """Every string literal that is one of ``names``, in the order of the file, except standalone texts."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in names]
     yield from sorted((node for node in found if node not in texts), key=lambda node: (node.lineno, node.col_offset))

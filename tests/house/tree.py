@@ -1,4 +1,4 @@
-"""The tree that the house rules look at: its files, their text, and what a rule still lets pass."""
+"""The tree that the house rules check: its files, their text, and the exceptions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def differences(complaints: Iterable[str], allowed: Collection[str]) -> list[str]:
-    """What a rule complains of beyond `allowed`, and what is allowed without need: such a list only shrinks.
+    """The violations beyond `allowed`, and the unneeded exceptions.
 
     A complaint is known by what stands before its first ": "; the rest explains it.
     """

@@ -1,4 +1,4 @@
-"""Runs the ONNX body of an op, as a model of one node, on ONNX Runtime CPU."""
+"""Run the ONNX body of an op, as a one-node model, on ONNX Runtime."""
 
 from __future__ import annotations
 

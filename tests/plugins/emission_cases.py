@@ -1,4 +1,4 @@
-"""Rows of every policy for ``AcceptPrefix``, and which tokens a correct kernel may emit where rounding decides."""
+"""Rows of every sampling policy for ``AcceptPrefix``, and the tokens that rounding permits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDING = 2e-6
 
 
 def floors(z: Any, top_k: int, top_p: float, min_p: float) -> list[float]:
-    """What a draw may take as the smallest z that is kept, in float64: one value, or several next to a rounding edge.
+    """The smallest z that a draw may keep, in float64: one value, or several near a rounding boundary.
 
     z, float32 [V], is exact in every program, and so is the k-th of it; the exponentials and the logarithm are not.
     """

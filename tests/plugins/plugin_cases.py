@@ -1,4 +1,4 @@
-"""Ragged batches for the ops, and the independent sampling maths that the tests compare with."""
+"""Ragged batches for the ops, and an independent implementation of sampling."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ ODD = [np.nan, np.inf, -np.inf, 448.0, 448.1, -464.0, 1e30, 0.0, -0.0, 2.0**-9, 
 
 @st.composite
 def writes(draw: Any, floats: tuple[Any, ...] = (np.float32, np.float16)) -> Arrays:
-    """1..5 columns into caches of any codes, at positions that may lie anywhere."""
+    """1..5 columns into caches of any codes, at any positions."""
     batch, heads, width = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
     length, size = width + draw(st.integers(0, 7)), draw(st.sampled_from([1, 4, 6, 8, 16]))
     dtype = draw(st.sampled_from(floats))
@@ -224,7 +224,7 @@ def writes(draw: Any, floats: tuple[Any, ...] = (np.float32, np.float16)) -> Arr
 
 
 def same_codes(ours: list[Any], theirs: list[Any], *, signed_zero: bool = True) -> None:
-    """Code by code; a NaN has two, and so has zero for who does not care."""
+    """Compare code by code; NaN has two codes, and so has zero if its sign is ignored."""
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.dtype == other.dtype == E4M3
         wide = other.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Number formats: one table, whose records agree with each other and with what the other parts can do."""
+"""Number formats: one table, whose records are consistent with each other and with other modules."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_blocks_match_the_kernels() -> None:
     assert {scheme.block for scheme in schemes(INT4) if scheme.packed} == {BLOCK}
 
 
-def test_a_block_divides_the_columns_and_is_none_too_small() -> None:
+def test_a_block_divides_the_columns_and_has_the_minimum_size() -> None:
     scheme = Scheme("int8", block=64, smallest=16)
     assert [scheme.block_for(columns) for columns in (128, 64, 96, 48, 40)] == [64, 64, 32, 16, 0]
     assert Scheme("int4", block=128, several=True).block_for(128) == 64

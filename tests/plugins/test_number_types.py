@@ -1,4 +1,4 @@
-"""Number types: one table that agrees with every library's own, and roundings that are those of ml_dtypes."""
+"""Number types: one table that agrees with every library, and rounding equal to ml_dtypes."""
 
 from __future__ import annotations
 

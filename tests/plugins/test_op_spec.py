@@ -1,4 +1,4 @@
-"""OpSpec: attributes, dtypes and shapes are checked by us, and every problem is named at once."""
+"""OpSpec checks attributes, dtypes and shapes, and reports all problems at once."""
 
 from __future__ import annotations
 

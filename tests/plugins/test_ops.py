@@ -1,4 +1,4 @@
-"""The table of ops: whole, light to import, and of the types that each op is to take."""
+"""The table of ops is complete, imports no heavy libraries, and has the required types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages of an extra: what is missing is told with a line that installs it, however this was installed."""
+"""Packages of an extra: an error for a missing one shows the install command for this installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that somebody else made is read as far as was allowed, and only if it is one."""
+"""A foreign file is read up to a limit, and only if it is a regular file."""
 
 from __future__ import annotations
 

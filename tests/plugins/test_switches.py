@@ -1,4 +1,4 @@
-"""Switches: off is off, and any other word than on is refused."""
+"""Switches: off is off, and any word other than on or off is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds from an export that are stopped, killed or run out of disk: no engine is half there, and the next goes on."""
+"""Builds from an export that are stopped, killed or out of disk leave no partial engine, and the next one continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that write calls as Llama 3 does, or in channels as GPT-OSS: what clients are told, whole and streamed.
+"""Models that write calls like Llama 3, or use channels like GPT-OSS: answers to clients, complete and streamed.
 
 The engine's own words are forced by forms, so that the model says what a model of that kind would.
 """

@@ -1,4 +1,4 @@
-"""The CPU kernel of AcceptTree on chains: AcceptPrefix's tokens on every path through it, and the same of all paths."""
+"""The CPU kernel of AcceptTree on chains emits AcceptPrefix's tokens, the same for all instruction sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `quantize` writes, held against the rules by which TensorRT-LLM 1.2 reads a checkpoint.
+"""Checkpoints from `quantize`, checked by the rules with which TensorRT-LLM 1.2 reads them.
 
 TensorRT-LLM itself does not import on a CPU, so its rules are a table here, each read from the file that it names
 (of line 1.2). Weights come as it loads them: of a Hugging Face folder, module by module.

@@ -1,4 +1,4 @@
-"""Coding agents against the server: requests of the shapes that two widely used ones send, over whole tool loops.
+"""Coding agents as clients: the requests of two widely used ones, over whole tool loops.
 
 The fields and their values are those of the agents' public sources and of captured requests: one
 speaks Anthropic's Messages API (``POST /v1/messages?beta=true``), the other OpenAI's Responses API.

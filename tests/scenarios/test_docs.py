@@ -1,4 +1,4 @@
-"""The commands and snippets in README.md and docs/ are run, so that what a reader copies works.
+"""The commands and snippets in README.md and docs/ run.
 
 Blocks fenced as sh, console (lines after "$ ") and python are run in order, per document, in a folder whose
 `demo-engine` is small and chats. `make` is only asked whether it knows the target. `<!-- not run: reason -->` above a

@@ -1,4 +1,4 @@
-"""Drafters are added to an engine, loaded, chosen, unloaded and removed under load: no request is lost or changed."""
+"""Drafters are added, loaded, selected, unloaded and removed under load: no request is lost or changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an export to an engine in an environment of its own, which has the base installation and the extra ``rtx``."""
+"""From an export to an engine in a clean environment with the base installation and the extra ``rtx``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every promised family, tiny and random, built the way a user builds: what transformers says, the engine says."""
+"""Every supported family, tiny and random, built like a user builds it: the engine equals transformers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_speculation_changes_no_token(built: Built, temperature: float) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt-oss", pytest.param("gemma-4", marks=pytest.mark.slow)])
-def test_plans_read_attention_windows_and_say_the_same(family: str, tmp_path: Path) -> None:
+def test_plans_that_read_attention_windows_give_the_same_result(family: str, tmp_path: Path) -> None:
     """The graphs for TensorRT on a stand-in, in texts that are many attention windows long."""
     built = _built(tmp_path, family)
     spec, manifest = built.pair.specs()[0], built.engine.manifest

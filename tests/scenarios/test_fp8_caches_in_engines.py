@@ -1,4 +1,4 @@
-"""Caches of codes in the TensorRT backend: half the memory, and the text of one row is still its own.
+"""FP8 caches in the TensorRT backend: half the memory, and a row's text does not depend on other rows.
 
 CUDA and TensorRT are stood in for, as in test_tensorrt.
 """

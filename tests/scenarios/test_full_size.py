@@ -1,4 +1,4 @@
-"""The promised targets at full size: their structure is traced on the meta device, in the memory of a small machine."""
+"""The supported targets at full size are traced on the meta device, within the memory of a small machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a GGUF file to an engine: its numbers, its text, and what is said of how the file stored them."""
+"""From a GGUF file to an engine: its values, its text, and the reported storage types."""
 
 from __future__ import annotations
 

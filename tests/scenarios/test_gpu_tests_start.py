@@ -1,4 +1,4 @@
-"""The tests that wait for a GPU run against a stand-in, so that a change elsewhere cannot break them unseen.
+"""The GPU tests run with a stand-in, so that changes elsewhere cannot break them unnoticed.
 
 The stand-in refuses what CUDA refuses in a captured pass: values of the host among those of the device, and waiting.
 """
@@ -109,7 +109,7 @@ def test_the_stand_in_refuses_what_a_captured_pass_may_not_do(
         step(x)
 
 
-def test_the_stand_in_makes_tensors_where_they_are_asked_for() -> None:
+def test_the_stand_in_creates_tensors_on_the_requested_device() -> None:
     x = torch.arange(3.0).as_subclass(PassTensor)
     with OnTheHost():
         assert x.device == (x[1:] * 2).device == torch.arange(3, device=x.device).device == torch.device("cuda:0")

@@ -1,4 +1,4 @@
-"""Heads whose configuration says less or more than is usual, from the command line, on a target of three layers."""
+"""Heads with unusual configurations, from the command line, on a target of three layers."""
 
 from __future__ import annotations
 

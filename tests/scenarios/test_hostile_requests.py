@@ -1,4 +1,4 @@
-"""Requests that nobody should send: each is refused with a 4xx, and the server stays as it was."""
+"""Hostile requests: each is refused with a 4xx status, and the server is unaffected."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def _resident() -> int:
 
 
 @pytest.mark.slow
-def test_slow_senders_block_nobody_and_time_out(calling_server: Server) -> None:
+def test_slow_senders_do_not_block_others_and_time_out(calling_server: Server) -> None:
     """A hundred who send a byte now and then: others are answered meanwhile, and each of them is told in the end."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"
     with contextlib.ExitStack() as stack:

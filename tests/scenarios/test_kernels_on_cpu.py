@@ -1,4 +1,4 @@
-"""The CUDA kernels against the references, without a GPU: their own text runs in an emulator."""
+"""The CUDA kernels compared with the references, without a GPU: their source runs in an emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many clients at once, who ask for all kinds of answers, stream, go away, and send nonsense."""
+"""Many concurrent clients that request all kinds of answers, stream, disconnect, and send invalid requests."""
 
 from __future__ import annotations
 

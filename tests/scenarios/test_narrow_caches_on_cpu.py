@@ -1,4 +1,4 @@
-"""Engines with narrower caches on ONNX Runtime: their text is their own, whatever runs beside it."""
+"""Engines with low-precision caches on ONNX Runtime: a text does not depend on concurrent requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime reports nothing to anybody where we import it: it would begin with an id of the device, on disk."""
+"""ONNX Runtime's telemetry is off: it would start with a device id on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every plugin node parses and builds ahead of time; what does not fit is refused in our words."""
+"""Every plugin node is parsed and built ahead of time; unsupported ones are refused with a typed error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks with the C++ plugins are those with the plugins of Python, and what these refuse is refused."""
+"""Networks with C++ plugins equal those with Python plugins, including refusals."""
 
 from __future__ import annotations
 

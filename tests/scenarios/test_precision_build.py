@@ -1,4 +1,4 @@
-"""`--precision` and what changes it, from the command line to engines that run: table, graph and report agree."""
+"""`--precision` and its options, from the command line to running engines: table, graph and report agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `quantize` writes, beside what NVIDIA's ModelOpt writes of the same model and the same samples."""
+"""Output of `quantize` compared with NVIDIA's ModelOpt, for the same model and samples."""
 
 from __future__ import annotations
 

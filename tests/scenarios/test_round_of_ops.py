@@ -1,4 +1,4 @@
-"""AcceptPrefix and PlaceholderDraft in the loop: the text is the target's own, and the drafter's slots follow it.
+"""AcceptPrefix and PlaceholderDraft in a loop: the text is the target's own, and the drafter's slots follow.
 
 The target is a toy: its logits are a random function of the whole prefix, so a single wrong token, position or column
 anywhere changes the rest of the text.

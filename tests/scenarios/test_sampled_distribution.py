@@ -1,4 +1,4 @@
-"""AcceptPrefix draws from the target's processed distribution, exactly, whatever the drafts are."""
+"""AcceptPrefix draws exactly from the target's processed distribution, for any drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak test: two minutes of it pass, and it fails where a fault is planted."""
+"""The soak test: two minutes pass, and injected faults make it fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Too little disk or memory ends a run before anything is made; the same is foretold by its dry run."""
+"""Too little disk or memory ends a run before anything is created, as its dry run predicts."""
 
 from __future__ import annotations
 

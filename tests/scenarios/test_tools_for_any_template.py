@@ -1,4 +1,4 @@
-"""Tools with a model whose chat template has no form for them, over every API: calls, results and what they cost."""
+"""Tools for models without a tool format in their chat template, over every API: calls, results and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Type checkers find the types of ``peagle`` in an editable installation, and name the mistakes of a caller."""
+"""Type checkers find the types of ``peagle`` in an editable installation, and report a caller's mistakes."""
 
 from __future__ import annotations
 

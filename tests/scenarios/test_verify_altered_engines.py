@@ -1,4 +1,4 @@
-"""An engine that was altered after its build does not pass, however its manifest was made to fit."""
+"""An engine that was changed after its build fails verification, even with a matching manifest."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_unmodified_engine_passes(folder: Path, cli: Run) -> None:
 
 @pytest.mark.parametrize("field", ["revision", "source"])
 @pytest.mark.parametrize("half", ["target", "drafter"])
-def test_missing_checkpoint_is_no_pass(folder: Path, cli: Run, field: str, half: str) -> None:
+def test_missing_checkpoint_does_not_pass(folder: Path, cli: Run, field: str, half: str) -> None:
     scale_weights(folder)
     make_right(folder, lambda content: content[half]["origin"].update({field: "0" * 64}))
     code, found, err = verified(cli, folder)

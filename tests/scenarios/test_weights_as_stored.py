@@ -1,4 +1,4 @@
-"""A GGUF file with blocks of many types becomes an engine that holds these blocks, by default."""
+"""A GGUF file with blocks of many types becomes an engine that contains these blocks, by default."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_multiply_with_blocks_says_so(
+def test_backends_without_block_products_are_refused(
     case: str, written: gguf_files.Written, cli: Run, tmp_path: Path
 ) -> None:
     flags, code, said = REFUSED[case]

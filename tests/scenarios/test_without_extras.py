@@ -1,4 +1,4 @@
-"""An installation without extras: what needs one names it, and what needs none works."""
+"""An installation without extras: what requires one names it, and everything else works."""
 
 from __future__ import annotations
 

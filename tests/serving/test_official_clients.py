@@ -1,4 +1,4 @@
-"""Clients as their makers publish them complete a run against ``serve`` of the demo pair and of SmolLM2.
+"""Official clients complete a run against ``serve``, with the demo pair and SmolLM2.
 
 They are installed from the package index that pip knows into environments of their own (3 GB), which later runs reuse.
 """

@@ -1,4 +1,4 @@
-"""The texts that are calibrated with by default, and how they are made."""
+"""The default calibration texts, and how they are generated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the comparison of two checkouts calls the same, and what it does not."""
+"""The differences that the comparison of two checkouts reports and ignores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed chart shows the committed figures, and the figures are those of docs/performance.md."""
+"""The speed chart shows the committed figures, which are those of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[\w.-]+", text.lower()))
 
 
-def test_every_figure_stands_in_its_source() -> None:
+def test_every_figure_is_in_its_source() -> None:
     page = (FIGURES.parents[2] / CONTENT["source"]).read_text()
     for figure in (figure for panel in PANELS for figure in panel.figures):
         low, high = figure.quartiles

@@ -1,4 +1,4 @@
-"""Engines beside each other on the same text: what is measured, of which text, and what is refused."""
+"""Several engines on the same text: metrics, texts and refusals."""
 
 from __future__ import annotations
 

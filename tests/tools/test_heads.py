@@ -1,4 +1,4 @@
-"""A head made from beginning to end with a tiny random target, and the parts that its numbers rest on."""
+"""A head trained from start to end with a tiny random target, and the steps that its numbers rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text and the batches of training on a GPU, computed on a CPU with a tiny random target."""
+"""The texts and batches of GPU training, computed on a CPU with a tiny random target."""
 
 from __future__ import annotations
 

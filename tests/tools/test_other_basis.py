@@ -1,4 +1,4 @@
-"""A checkpoint in another basis computes what it computed, of other numbers."""
+"""A checkpoint in another basis computes the same function with other values."""
 
 from __future__ import annotations
 

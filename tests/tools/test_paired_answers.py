@@ -1,4 +1,4 @@
-"""Answers with drafts are compared with those without, token by token, and both are scored."""
+"""Answers with and without drafts are compared token by token, and both are scored."""
 
 from __future__ import annotations
 

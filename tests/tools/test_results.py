@@ -1,4 +1,4 @@
-"""The page of results, its chart and README.md show the committed figures."""
+"""The results page, its chart and README.md show the committed figures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RESULT = BenchResult.read(FIGURES)
 
 
 @pytest.mark.parametrize("path", results.outputs(RESULT), ids=lambda path: path.name)
-def test_what_shows_the_figures_is_up_to_date(path: Path) -> None:
+def test_pages_with_the_figures_are_up_to_date(path: Path) -> None:
     assert path.read_text() == results.outputs(RESULT)[path], f"run {results.COMMAND}"
 
 
-def test_every_mode_stands_on_the_page_with_its_command() -> None:
+def test_every_mode_is_on_the_page_with_its_command() -> None:
     text = results.page(RESULT)
     assert all(f"| {each.mode} |" in text for each in RESULT.figures)
     assert RESULT.command in text

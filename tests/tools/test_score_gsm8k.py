@@ -1,4 +1,4 @@
-"""An answer is right if its last number is that of the problem, however it is written."""
+"""An answer is correct if its last number is the solution, in any notation."""
 
 from __future__ import annotations
 

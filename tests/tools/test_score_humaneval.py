@@ -1,4 +1,4 @@
-"""Answers pass if their function passes the tests of its task, in a process that can do little else."""
+"""Answers pass if their function passes the tests of its task, in a sandboxed process."""
 
 from __future__ import annotations
 

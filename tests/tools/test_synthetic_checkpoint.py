@@ -1,4 +1,4 @@
-"""Synthetic checkpoints: named, shaped and loaded like the published ones, at a small scale."""
+"""Synthetic checkpoints are named, shaped and loaded like the published ones, at a small scale."""
 
 from __future__ import annotations
 

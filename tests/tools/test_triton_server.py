@@ -1,4 +1,4 @@
-"""What `make triton-server` installs beside Triton's server, by its list."""
+"""The files that `make triton-server` installs, according to its list."""
 
 from __future__ import annotations
 

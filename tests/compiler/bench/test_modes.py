@@ -1,4 +1,4 @@
-"""Modes of a benchmark follow from the records of the draft methods and from what an engine has."""
+"""The modes of a benchmark follow from the draft method records and the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a benchmark: contradictions are refused, and the recorded command repeats them."""
+"""Options of a benchmark: contradictions are refused, and the recorded command reproduces the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of a pass: what is counted, and what the floor is."""
+"""The cost of a pass: which bytes and operations count, and the lower bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers: servers of others take turns with the engines, and one that fails costs only its own figures."""
+"""Peers: other servers take turns with the engines, and a failing peer loses only its own figures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_peer_takes_turns_and_its_texts_are_counted(demo_engine: Path, server: S
     plain, _, peer = result.figures
     assert (peer.mode, peer.turns, peer.answers) == ("same", plain.turns, plain.answers)
     assert peer.over_plain is not None
-    assert (peer.identical, peer.equal_texts) == (None, 4)  # it serves the same engine
+    assert (peer.identical, peer.equal_texts) == (None, 4)  # serves the same engine
     assert result.identical is True
     assert dict(result.origin)["peer same"] == f"{server.url}, model demo, token ids to completions"
     assert "same" in page(result)

@@ -1,4 +1,4 @@
-"""Prompts of a file: the forms of public question sets, and errors that name the line."""
+"""Prompt files: the formats of public question sets, and errors that name the line."""
 
 from __future__ import annotations
 

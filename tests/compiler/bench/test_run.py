@@ -1,4 +1,4 @@
-"""A whole benchmark of tiny engines, and its report."""
+"""A complete benchmark of tiny engines, and its report."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Tags(HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
-def test_html_report_stands_alone(result: BenchResult) -> None:
+def test_html_report_is_self_contained(result: BenchResult) -> None:
     text = page(result)
     tags = Tags()
     tags.feed(text)

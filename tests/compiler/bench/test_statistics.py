@@ -1,4 +1,4 @@
-"""Statistics of a benchmark: quartiles as NumPy has them, and an exact sign test."""
+"""Statistics of a benchmark: NumPy's quartiles, and an exact sign test."""
 
 from __future__ import annotations
 

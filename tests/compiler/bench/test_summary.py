@@ -1,4 +1,4 @@
-"""Figures of a benchmark: what is paired, what is compared with plain decoding, and what is left empty."""
+"""Figures of a benchmark: pairing, comparison with plain decoding, and empty cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tune``: what is measured is stored for the drafter that was measured, and nothing else of an engine changes."""
+"""``tune`` stores measurements for the measured drafter, and changes nothing else in the engine."""
 
 from __future__ import annotations
 

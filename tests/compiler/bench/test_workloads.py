@@ -1,4 +1,4 @@
-"""Workloads: prompts of each kind, encoded for an engine, and never longer than it has room for."""
+"""Workloads: prompts of each kind, encoded for an engine, and within its maximum length."""
 
 from __future__ import annotations
 

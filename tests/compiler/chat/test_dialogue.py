@@ -1,4 +1,4 @@
-"""What of a dialogue still fits into the engine's context."""
+"""The part of a dialogue that fits in the engine's context."""
 
 from __future__ import annotations
 

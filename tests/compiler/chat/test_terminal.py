@@ -1,4 +1,4 @@
-"""A chat in a real terminal: the program runs behind a pseudo-terminal, and is typed to."""
+"""A chat in a terminal: the program runs in a pseudo-terminal and gets key presses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Terminal:
         return True
 
     def ask(self, text: str) -> str:
-        """Type a question at the prompt; returns what comes to the screen until the next prompt."""
+        """Type a question at the prompt; returns the screen output up to the next prompt."""
         self.type(text + "\r")
         return self.until(r"tokens/s[^\]]*\][^>]*> ")
 
@@ -91,7 +91,7 @@ def terminal(talking_engine: Path) -> Iterator[Terminal]:
 
 
 def said(screen: str) -> str:
-    """The text of an answer, without colours, the count beside it and what was typed."""
+    """Return the text of an answer, without colours, count and input."""
     without_count = re.sub(r"\x1b7\x1b\[\?7l.*?\x1b\[\?7h\x1b8", "", screen)
     return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", without_count).replace("\r\n", "\n")
 
@@ -115,20 +115,20 @@ def test_chat_streams_remembers_interrupts_and_exits(terminal: Terminal, talking
     stream = engine.stream_chat(first, params, num_speculative_tokens=4)
     assert drafted == "".join(text for delta in stream for text, is_drafted in delta.runs if is_drafted) != ""
 
-    # A second turn that depends on the first.
+    # A second turn depends on the first.
     second = {"role": "user", "content": "x ="}
     expected = engine.chat([*first, {"role": "assistant", "content": answer}, second], params).text
     assert expected in said(terminal.ask("x ="))
     assert expected != engine.chat([second], params).text
 
-    # A command, and one that there is not.
+    # A command, and an unknown one.
     terminal.type("/reset\r")
     terminal.until("was cleared")
     terminal.type("/what\r")
     terminal.until("unknown command /what")
     assert answer in said(terminal.ask("def main("))
 
-    # The line that was typed goes by Ctrl-C; the end of input leaves.
+    # Ctrl-C discards the typed line; the end of input ends the chat.
     terminal.type("half a que")
     terminal.until("half a que")
     terminal.type("\x03")

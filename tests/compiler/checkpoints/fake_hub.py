@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on this machine: as much of its HTTP interface as a download needs, over files in memory."""
+"""A local Hugging Face Hub: the part of its HTTP API that downloads use, over files in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-LARGE = 1000  # from here on a file is handed out by the store behind the Hub, under another host name
+LARGE = 1000  # from this size on, the storage backend of the Hub serves a file, under another host name
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Repo:
 
 @dataclass
 class FakeHub:
-    """The server; ``log`` is what it was asked for, ``breaks`` how its store answers the next requests."""
+    """The server; ``log`` records the requests, ``breaks`` sets the storage's next answers."""
 
     repos: dict[str, Repo]
     log: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Checkpoints: whole ones are read exactly, and every kind of damage is a ``BuildError`` that names the file."""
+"""Checkpoints are read exactly, and every kind of damage is a ``BuildError`` that names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized checkpoints: read as an independent dequantization says, some rows at a time, and refused when unclear."""
+"""Quantized checkpoints match an independent dequantization, in row ranges, and unclear ones are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 def write(folder: Path, tensors: Tensors, quantization: Any = None, modelopt: Any = None) -> Path:
     folder.mkdir(exist_ok=True)
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}  # one that is stored twice is refused
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}  # storing it twice is an error
     config = {"hidden_size": 2} | ({"quantization_config": quantization} if quantization else {})
     (folder / "config.json").write_text(json.dumps(config))
     if modelopt:
@@ -92,7 +92,7 @@ def test_weight_matches_an_independent_dequantization(tmp_path: Path, case: str)
     checkpoint, stored = make(tmp_path, form, shape, **options)
     name = name_of(form)
     assert checkpoint.format == ("plain" if form == "bf16" else form)
-    turned = form == "mxfp4"  # stored [E, out, in], and held [E, in, out] where it is not quantized
+    turned = form == "mxfp4"  # stored as [E, out, in]; in memory [E, in, out] if unquantized
     assert checkpoint.shapes == {name: (3, 64, 6) if turned else shape, NORM: (3,)}
     found = checkpoint.read(name)
     assert found.dtype == np.float32

@@ -1,4 +1,4 @@
-"""A head with fused projections is the same head; where fused rows cannot be told apart it is left as it is."""
+"""Fused projections of a head are split; if the fused rows are ambiguous, the head stays unchanged."""
 
 from __future__ import annotations
 

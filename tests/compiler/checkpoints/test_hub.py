@@ -1,4 +1,4 @@
-"""Downloads, from a Hub on this machine: what is fetched, what is kept, and what every failure is called."""
+"""Downloads from a local Hub: fetched files, cached files, and the error for every failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLD, NEW = "a" * 40, "b" * 40
 SMALL = ("generation_config", "hf_quant_config", "special_tokens_map", "tokenizer", "tokenizer_config")
 WANTED = {
     "config.json": b'{"architectures": ["Qwen3ForCausalLM"], "new": true}',
-    **{f"{name}.json": f'{{"file": "{name}"}}'.encode() for name in SMALL},  # the cache keeps equal files once
+    **{f"{name}.json": f'{{"file": "{name}"}}'.encode() for name in SMALL},  # the cache stores equal files once
     "chat_template.jinja": b"{{ messages }}",
     "model-00001-of-00002.safetensors": b"w" * LARGE,
     "model-00002-of-00002.safetensors": b"v" * (2 * LARGE),
@@ -64,7 +64,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]
 
 
 class Recorded:
-    """Progress that remembers what it was told."""
+    """Progress that records its calls."""
 
     def __init__(self) -> None:
         self.text, self.total, self.done = "", None, 0
@@ -251,5 +251,5 @@ def test_the_command_line_obeys_the_environment_and_shows_no_traceback(server: F
     offline = run(HF_HUB_OFFLINE="1")
     assert offline["type"] == "EnvironmentProblem"
     assert server.log == []
-    assert "weight_map" in str(run()["what"])  # it got as far as reading what was downloaded
+    assert "weight_map" in str(run()["what"])  # the program got as far as reading the download
     assert server.fetched() == sorted(WANTED)

@@ -1,4 +1,4 @@
-"""Reading a JSON file of a checkpoint ends, whatever lies under its name."""
+"""Reading a JSON file of a checkpoint terminates for any kind of file."""
 
 from __future__ import annotations
 

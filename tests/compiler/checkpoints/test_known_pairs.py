@@ -1,4 +1,4 @@
-"""The heads that come with the package: each fits its target, stores no table that is the target's, and has a card."""
+"""The bundled heads: each fits its target, stores no table of the target, and has a model card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: short ones, folders, ids, and helpful refusals. What the registry promises is checked, offline."""
+"""Model names: short names, folders, ids and helpful errors; the registry is checked offline."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_short_names_are_fetched_from_their_repositories(monkeypatch: pytest.Mon
 def test_the_id_of_a_known_target_brings_its_drafter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, spelled: Callable[[str], str]
 ) -> None:
-    """In any letter case, and the Hub is asked for it in its own."""
+    """Any letter case is accepted, and the Hub gets the original one."""
     pair, asked = PAIRS[name], []
 
     def download(repo: str, revision: str | None, **_: object) -> hub.Snapshot:
@@ -117,7 +117,7 @@ def test_the_id_of_a_known_target_brings_its_drafter(
     monkeypatch.setattr(hub, "download", download)
     assert isinstance(pair.target, HubRepo)
     found, head = resolve(spelled(pair.target.repo), None, "v1"), pair.drafter
-    # One that is bundled has the pair's name, and nothing of it is downloaded.
+    # A bundled head has the pair's name, and is not downloaded.
     known_as = head.repo if isinstance(head, HubRepo) else pair.name
     assert asked == [HubRepo(pair.target.repo, "v1"), *([head] if isinstance(head, HubRepo) else [])]
     assert (found.pair, found.draft) == (pair, known_as)
@@ -245,5 +245,5 @@ def test_registered_sizes_match_the_bundled_configuration(name: str) -> None:
     assert size.in_layers == sum(roles.get(role, 0) for role in ("attention", "mlp", "experts"))
     method = config.get("quantization_config", {}).get("quant_method")
     in_mxfp4, in_fp8 = experts if method == "mxfp4" else 0, size.in_layers if method == "fp8" else 0
-    narrow = in_mxfp4 * 17 // 32 + in_fp8 + 2 * in_fp8 // 128**2  # scales of blocks are bytes, and bfloat16
+    narrow = in_mxfp4 * 17 // 32 + in_fp8 + 2 * in_fp8 // 128**2  # block scales are bytes or bfloat16
     assert size.published_bytes == 2 * (size.parameters - in_mxfp4 - in_fp8) + narrow

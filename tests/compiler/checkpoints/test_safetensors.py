@@ -1,4 +1,4 @@
-"""A safetensors file that is filled in any order, and read by the format's own library."""
+"""A safetensors file written in any order is read by the format's own library."""
 
 from __future__ import annotations
 

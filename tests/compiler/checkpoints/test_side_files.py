@@ -1,4 +1,4 @@
-"""Links in a checkpoint: none brings a file from elsewhere into an engine, and the usual ones keep working."""
+"""Links in a checkpoint: none copies an outside file into an engine, and the usual ones keep working."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_hub_links_only_lead_to_their_own_blobs(pair: Pair, tmp_path: Path, wher
         Checkpoint.open(folder)
 
 
-def test_linked_blobs_folder_is_no_exception(pair: Pair, tmp_path: Path) -> None:
+def test_linked_blobs_folder_is_refused(pair: Pair, tmp_path: Path) -> None:
     folder = snapshot(pair, tmp_path / "models--a--b")
     (tmp_path / "models--a--b" / "blobs").rename(tmp_path / "elsewhere")
     (tmp_path / "models--a--b" / "blobs").symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""A target is opened once: no taps before a drafter was read, and one skeleton however it is tapped."""
+"""A target is opened once: it has no taps before the drafter is read, and one skeleton for any taps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two checkpoints say together: the end of a text."""
+"""The end-of-text tokens of a pair of checkpoints."""
 
 from __future__ import annotations
 

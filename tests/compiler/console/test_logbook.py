@@ -1,4 +1,4 @@
-"""A log that holds everything: phases, versions, what is shown, other libraries' lines and where a fault happened."""
+"""The log file records phases, versions, output, other libraries' messages, and the location of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is shown what: bars on a terminal, lines elsewhere, nothing for who wants quiet."""
+"""Progress output: bars on a terminal, lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 

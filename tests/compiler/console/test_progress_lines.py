@@ -1,4 +1,4 @@
-"""Work that nobody watches: a line when it is done, and never ten seconds without one, by a made-up clock."""
+"""Progress without a terminal: a line per finished step, and at least one every ten seconds (simulated clock)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from peagle.compiler.console.progress_lines import Bytes, Lines, Tokens
 
-PAUSE = 0.5  # between two looks of the thread
+PAUSE = 0.5  # between two polls of the thread
 
 
 class Clock:
-    """A clock that stands still until it is told, and what was said at which time."""
+    """A manual clock, with the output and its times."""
 
     def __init__(self) -> None:
         self.now = 100.0

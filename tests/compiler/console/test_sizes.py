@@ -1,4 +1,4 @@
-"""Sizes are read as people write them, in powers of 1000 unless the unit says 1024."""
+"""Sizes are parsed in powers of 1000, unless the unit stands for 1024."""
 
 from __future__ import annotations
 

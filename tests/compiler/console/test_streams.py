@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or read by nobody: every verb ends in the same way."""
+"""Standard streams that are closed, full or not read: every command ends in the same way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("verb", ["models", "--help", "build --help", "--version", "inspect ENGINE --json"])
-def test_a_reader_that_has_gone_is_not_an_error(verb: str, demo_engine: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(verb: str, demo_engine: Path) -> None:
     done = shell(f"PROGRAM {verb.replace('ENGINE', str(demo_engine))} | true")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -73,7 +73,7 @@ def test_a_closed_input_has_no_prompt(demo_engine: Path) -> None:
 
 
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
-    """The first file that is opened would become descriptor 2, and get what libraries print there."""
+    """The first opened file would become descriptor 2, and receive the output of libraries."""
     code = "from peagle.compiler.console import streams; streams.prepare(); print(open('/dev/null').fileno())"
     done = shell(f'{sys.executable} -c "{code}" <&- 2>&-')
     assert int(done.stdout) > 2

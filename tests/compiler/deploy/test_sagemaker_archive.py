@@ -1,4 +1,4 @@
-"""An engine packed for SageMaker: its files and nothing else, the same bytes each time, whole or not at all."""
+"""SageMaker archives contain exactly the engine's files, are reproducible, and are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_archive_contains_the_engine_at_top_level(cli: Run, engine: Path, tmp_pa
             assert content.read() == (engine / member.name).read_bytes()
             assert (member.mode, member.uid, member.gid, member.mtime, member.uname) == (0o644, 0, 0, 0, "")
     (tmp_path / "there").mkdir()
-    subprocess.run(["tar", "xzf", out, "-C", tmp_path / "there"], check=True)  # another's, as SageMaker has one
+    subprocess.run(["tar", "xzf", out, "-C", tmp_path / "there"], check=True)  # owned by another user, as on SageMaker
     assert (tmp_path / "there" / FILE_NAME).read_bytes() == (engine / FILE_NAME).read_bytes()
 
 

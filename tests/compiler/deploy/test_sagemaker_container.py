@@ -1,4 +1,4 @@
-"""``serve`` as SageMaker starts it: the unpacked archive answers, and what it cannot be served with is refused."""
+"""``serve`` in a SageMaker container: the unpacked archive answers, and unsupported settings are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of a CPU: with the kernels of an engine, in every format that they read."""
+"""The CPU measurement uses an engine's kernels in every format that they support."""
 
 from __future__ import annotations
 

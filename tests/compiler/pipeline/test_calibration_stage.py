@@ -1,4 +1,4 @@
-"""What a recipe needs measured is measured; what only makes it lose less, where that can be had."""
+"""Required calibrations always run; calibrations that only improve accuracy run if possible."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_checkpoint_without_tokenizer_is_rounded_uncalibrated_with_a_note(pair: 
 def test_an_engine_for_the_cpu_is_calibrated_with_few_tokens(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lowering: str, tokens: int
 ) -> None:
-    """What 65,536 tokens bring there over 2,048 cannot be measured, and takes 32 times as long."""
+    """The benefit of 65,536 tokens over 2,048 is not measurable, and they take 32 times as long."""
     seen: list[int] = []
 
     def calibrate(_: Target, samples: Samples, *__: Any, **___: Any) -> None:
@@ -82,7 +82,7 @@ def test_an_engine_for_the_cpu_is_calibrated_with_few_tokens(
     for name, wide in (("int4", "fp32"), ("fp8", "fp32"), ("int8", "fp32")):
         recipe = RECIPES[name].on(wide, how)
         calibrated(CalibrationOptions(), target, recipe, how, store, Phases(), Quiet())
-    needed = {"cpu": 2, "ort": 1, "tensorrt": 2}[lowering]  # of the recipes; the others measure nothing
+    needed = {"cpu": 2, "ort": 1, "tensorrt": 2}[lowering]  # of the recipes; the other ones need no measurement
     assert len(seen) == needed
     assert all(0.9 * tokens < each <= tokens for each in seen)
     calibrated(CalibrationOptions(num_samples=2, max_length=300), target, RECIPES["fp8"].on("fp32", how), how, store,

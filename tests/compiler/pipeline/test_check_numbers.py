@@ -1,4 +1,4 @@
-"""An engine whose numbers are none is not published, whatever its K is."""
+"""An engine whose outputs are not finite is not published, for any K."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters of a finished engine: one is added without a touch of the target, and one that does not fit is refused."""
+"""Drafters of a finished engine: adding one does not change the target, and an unsuitable one is refused."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_name_is_given_once(engine: Path, head: Path) -> None:
     assert f"peagle-compile drafter remove {engine} other" in str(caught.value)
 
 
-def test_draft_method_is_no_head(engine: Path) -> None:
+def test_draft_method_is_refused_as_a_head(engine: Path) -> None:
     assert "--draft ngram is not a head" in refused(engine, "ngram")
 
 
@@ -230,7 +230,7 @@ def test_head_without_an_embedding_reads_the_codes_that_a_build_would_share(
 def test_engine_without_the_targets_semantic_graph_takes_the_embedding_from_the_checkpoint(
     engine: Path, head: Path
 ) -> None:
-    """As engines of older versions: nothing says where their file has the embedding."""
+    """Engines of older versions do not record the location of the embedding in their file."""
     manifest = Manifest.read(engine)
     (engine / "target" / "semantic.onnx").unlink()
     files = {name: entry for name, entry in manifest.files.items() if name != "target/semantic.onnx"}
@@ -239,7 +239,9 @@ def test_engine_without_the_targets_semantic_graph_takes_the_embedding_from_the_
     assert add_drafter(DrafterRequest(engine, str(head))).record.part.file == "drafters/other/model.onnx"
 
 
-def test_changed_checkpoint_of_the_target_is_no_source_of_weights(pair: Pair, head: Path, tmp_path: Path) -> None:
+def test_changed_checkpoint_of_the_target_is_refused_as_a_source_of_weights(
+    pair: Pair, head: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "engine"
     build(BUILD.request(model=str(pair.target), draft=str(pair.head), out=out, max_seq_len=64))
     configure(pair.target, some_entry=1)
@@ -256,7 +258,7 @@ def test_changed_checkpoint_of_the_target_is_no_source_of_weights(pair: Pair, he
     assert "cannot be opened" in refused(out, head, EnvironmentProblem)
 
 
-def test_removed_drafter_leaves_the_engine_as_it_was(engine: Path, head: Path, eagle3_pair: Pair) -> None:
+def test_removing_a_drafter_restores_the_engine(engine: Path, head: Path, eagle3_pair: Pair) -> None:
     before = content_of(engine)
     add_drafter(DrafterRequest(engine, str(head)))
     add_drafter(DrafterRequest(engine, str(eagle3_pair.head), "new"))
@@ -279,7 +281,7 @@ def test_only_added_drafters_can_be_removed(engine: Path, name: str, said: str) 
     assert content_of(engine) == before
 
 
-def test_folder_that_is_no_engine_is_refused(tmp_path: Path, head: Path) -> None:
+def test_folder_without_an_engine_is_refused(tmp_path: Path, head: Path) -> None:
     for call in (
         lambda: add_drafter(DrafterRequest(tmp_path, str(head))),
         lambda: list_drafters(tmp_path),
@@ -317,7 +319,9 @@ def test_head_in_the_place_of_its_drafter_is_not_replaced(engine: Path, head: Pa
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "link to a head"])
-def test_place_of_drafters_that_is_no_folder_is_left_alone(engine: Path, head: Path, tmp_path: Path, kind: str) -> None:
+def test_drafters_path_that_is_not_a_folder_is_left_unchanged(
+    engine: Path, head: Path, tmp_path: Path, kind: str
+) -> None:
     place, elsewhere = engine / "drafters", tmp_path / "elsewhere"
     shutil.copytree(head, elsewhere / "other")
     if kind == "link":
@@ -333,7 +337,7 @@ def test_place_of_drafters_that_is_no_folder_is_left_alone(engine: Path, head: P
     assert (content_of(engine), content_of(elsewhere)) == before
 
 
-def test_drafter_whose_files_are_gone_can_be_removed(engine: Path, head: Path) -> None:
+def test_drafter_with_missing_files_can_be_removed(engine: Path, head: Path) -> None:
     before = content_of(engine)
     add_drafter(DrafterRequest(engine, str(head)))
     shutil.rmtree(engine / "drafters" / "other")
@@ -351,7 +355,7 @@ def test_leftovers_of_a_killed_removal_go_with_the_next_change(
     add_drafter(DrafterRequest(engine, str(head)))
     add_drafter(DrafterRequest(engine, str(head), "new"))
     with monkeypatch.context() as patch:
-        patch.setattr(engine_drafters, "remove", lambda _: None)  # as if the process were killed there
+        patch.setattr(engine_drafters, "remove", lambda _: None)  # as if the process were killed here
         remove_drafter(engine, "other")
     assert content_of(engine).keys() - {*Manifest.read(engine).files, FILE_NAME}
     remove_drafter(engine, "new")

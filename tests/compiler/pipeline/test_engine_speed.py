@@ -1,4 +1,4 @@
-"""The speed estimate of finished engines: the bytes are those of their files, the rounds beside those measured."""
+"""Speed estimates of finished engines use the bytes of their files, next to measured rounds."""
 
 from __future__ import annotations
 

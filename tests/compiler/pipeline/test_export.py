@@ -1,4 +1,4 @@
-"""Exports: graphs and weights to keep, whole or not there, and what a damaged checkpoint is answered with."""
+"""Exports: complete graphs and weights or nothing, and errors for damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _tree(folder: Path) -> set[str]:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(data=st.data())
 def test_all_damage_is_reported_in_one_error_before_writing(pair: Pair, tmp_path: Path, data: st.DataObject) -> None:
-    """Shards in any order, some tensors gone, some of another shape, strangers with hostile names, a truncated file."""
+    """Shards in any order, missing and misshapen tensors, extra ones with hostile names, a truncated file."""
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(pair.target, work / "target")

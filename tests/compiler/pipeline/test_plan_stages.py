@@ -1,4 +1,4 @@
-"""The sizes that plans are tuned for, and the library of plugins, which a build does without where none compiles."""
+"""The sizes that plans are optimized for, and the plugin library, which is optional without a compiler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kernels(run: PipelineRun) -> Stage:
 
 
 def compiler(folder: Path, does: str) -> str:
-    """A compiler that does as it is told."""
+    """Write a fake compiler with the given behavior."""
     path = folder / "c++"
     path.write_text(f"#!/bin/sh\n{does}\n")
     path.chmod(0o755)
@@ -71,7 +71,7 @@ def test_kernels_of_another_nvrtc_are_compiled_again(run: PipelineRun, monkeypat
 
 
 def test_kernels_that_are_shipped_need_no_nvrtc(run: PipelineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their content is their identity, whatever compiled them."""
+    """Their content identifies them, regardless of the compiler."""
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: Pack(tuple(CUBINS)))
     first = build_kernels(run, ["sm_100"])

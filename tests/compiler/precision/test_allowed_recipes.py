@@ -1,4 +1,4 @@
-"""Which tables of types can be had where: a refusal says why, and names what can."""
+"""The recipes that each backend supports: a refusal gives the reason and names a supported recipe."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_unsupported_recipe_is_rejected_with_reason_and_nearest_alternative(
 
 
 def _offered(fix: str, name: str, gpus: tuple[str, ...], overrides: dict[str, str]) -> list[tuple[Any, ...]]:
-    """Every request that a ``fix`` comes to: precision, GPUs and overrides."""
+    """Every request that a ``fix`` suggests: precision, GPUs and overrides."""
     requests: list[tuple[Any, ...]] = []
     for flag, values in re.findall(_OFFER, fix):
         for value in re.split(", | or ", values):
@@ -132,7 +132,7 @@ def test_every_suggested_recipe_is_accepted(
         require_legal(
             table(precision or available(LOWERINGS[lowering])[0], lowering, **others), LOWERINGS[lowering], on
         )
-        if lowering == RTX:  # whichever wide type the checkpoint turns out to have
+        if lowering == RTX:  # for any wide type of the checkpoint
             chosen = RECIPES[precision or "fp16"].on("fp16", LOWERINGS[lowering])
             others = {key: "fp16" if kind == "bf16" else kind for key, kind in others.items()}
             require_legal(PrecisionOptions(**others).of(chosen), LOWERINGS[lowering], on)

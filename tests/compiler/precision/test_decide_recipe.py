@@ -1,4 +1,4 @@
-"""One place decides the recipe of a request: for builds and exports, before and after the checkpoint was read."""
+"""The recipe of a request is decided in one place: for builds and exports, before and after reading the checkpoint."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_file_with_blocks_is_built_as_stored_where_kernels_read_them(
 
 
 @pytest.mark.parametrize("asked", [PrecisionOptions("stored"), PrecisionOptions("fp32", lm_head="stored")])
-def test_what_is_built_as_stored_has_blocks(asked: PrecisionOptions, tiny: Pair, tmp_path: Path) -> None:
+def test_builds_as_stored_use_blocks(asked: PrecisionOptions, tiny: Pair, tmp_path: Path) -> None:
     wide = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("F16",)).file)
     for target, said in ((wide, "GGUF: F16"), (Target.open(tiny.target), "is stored as plain")):
         with pytest.raises(UsageError, match="stored needs a GGUF file with quantized weights") as caught:

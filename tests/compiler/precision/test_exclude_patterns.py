@@ -1,4 +1,4 @@
-"""Patterns of ``--exclude`` and the modules that they name."""
+"""Patterns of ``--exclude`` and the modules that they match."""
 
 from __future__ import annotations
 

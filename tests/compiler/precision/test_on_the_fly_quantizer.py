@@ -1,4 +1,4 @@
-"""Weights rounded in blocks while they stream: which blocks, scales that fit the codes, and one search for each."""
+"""Weights are quantized in blocks while they stream: block sizes, scales, and one search per block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for beside a recipe changes what it names alone."""
+"""Options next to a recipe change only what they name."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_totals_match_the_list(built: list[BuiltProduct]) -> None:
 
 
 def test_blocks_of_a_file_are_named_by_their_type() -> None:
-    """Codes may have any number of bits; types with as many are told apart."""
+    """Codes may have any number of bits; types with the same number are distinguished."""
     row = {"stored": "int6", "computed": "int8", "numbers": 32, "blocks": "q6_k", "weight": "a"}
     rows = [row, row | {"weight": "b", "stored": "int4", "blocks": "q4_k"},
             row | {"weight": "c", "stored": "int4", "blocks": "mxfp4"}]  # fmt: skip

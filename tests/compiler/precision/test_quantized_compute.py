@@ -1,4 +1,4 @@
-"""A recipe that names both factors of its products counts those that have both in its type, experts included."""
+"""A recipe that quantizes both operands counts products with both in its type, including experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a precision stands for, and what can be changed of it."""
+"""The contents of each recipe, and the options that change it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_integers_on_a_cpu_take_the_head_along(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_caches_are_in_float16_with_integer_weights_and_this_projects_kernels(name: str) -> None:
-    """Unless others are asked for. The record of an engine, also of one built before, gives its own caches again."""
+    """Caches follow the recipe by default. The record of an engine, also of an older one, restores its own caches."""
     integers = kernels_of(name) is not None
     for lowering in LOWERINGS.values():
         recipe = RECIPES[name].on("fp32", lowering)

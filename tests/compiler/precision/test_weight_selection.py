@@ -1,4 +1,4 @@
-"""What a recipe quantizes of a model, what it leaves wide and why."""
+"""The weights that a recipe quantizes, and the reasons why others stay unquantized."""
 
 from __future__ import annotations
 

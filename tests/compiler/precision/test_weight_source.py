@@ -1,4 +1,4 @@
-"""Where narrow weights come from: a checkpoint's own, a rounding of wide ones, and never one on top of the other."""
+"""The source of quantized weights: the checkpoint's codes or a rounding of unquantized weights, never both."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from peagle.plugins.errors import UsageError
 
 
 def asked(**values: Any) -> dict[str, Any]:
-    """The answers of a build of the demo that says this too."""
+    """Return the parsed options of a build of the demo with this file."""
     return BUILD.answers(BUILD.request(model="demo", **values))
 
 

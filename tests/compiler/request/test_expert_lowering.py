@@ -1,4 +1,4 @@
-"""Routed experts for TensorRT use its own layer or are dense, as requested, else as the model needs."""
+"""Routed experts for TensorRT use its expert layer or are dense, as requested, else as the model requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--acceptance-length: by number of drafts or for the trained depth, and typed errors for all else."""
+"""--acceptance-length: by number of drafts or for the trained depth; other values raise typed errors."""
 
 from __future__ import annotations
 

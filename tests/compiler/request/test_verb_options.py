@@ -1,4 +1,4 @@
-"""Requests: command line, ``--set`` and ``--config`` come to the same, and what a verb has not is refused."""
+"""Requests: the command line, ``--set`` and ``--config`` are equivalent, and unknown options are refused."""
 
 from __future__ import annotations
 

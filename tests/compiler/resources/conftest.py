@@ -1,4 +1,4 @@
-"""Several estimates are of one target."""
+"""Estimates share one target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The download that a build begins with is part of what a dry run counts, and of how it says the build would end."""
+"""The download of a build is part of the estimate of a dry run, and of the predicted outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan says what would be made: exact bytes, nothing guessed, nothing written."""
+"""An estimate is exact in bytes, guesses nothing, and writes nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def estimate(
     model: str, config: dict[str, Any], origin: str, *, precision: str, lowering: str,
     asked: PrecisionOptions | None = None, **more: Any,
 ) -> Estimate:  # fmt: skip
-    """The estimate of a recipe before a checkpoint says what its wide type is."""
+    """Return the estimate of a recipe before the checkpoint's wide type is known."""
     recipe = table_of(replace(asked or PrecisionOptions(), name=precision), LOWERINGS[lowering], None)
     head, shared = more.pop("head", None), more.pop("shared", ())
     workload = Workload(Skeleton(config).weights, recipe, LOWERINGS[lowering], head, shared, calibration=Calibration(1))
@@ -128,7 +128,7 @@ def test_estimate_writes_nothing(coder: Estimate, where: Path) -> None:
 
 def test_the_verdict_counts_the_slots_that_fit(coder: Estimate) -> None:
     assert coder.gpu is not None
-    # The mask, which needs less with a layer's keys and values than with its dense experts, and logits.
+    # The mask, which needs less memory with a layer's keys and values than with its dense experts, and logits.
     tensors = 512 * 2 * 4160 + 128 * 512 * (768 + 2048) * 2 + 8 * 9 * 151_936 * 2
     assert coder.gpu.tensor_bytes == tensors
     assert coder.gpu.slots == 8  # those of a build without --max-batch-size

@@ -1,4 +1,4 @@
-"""What fits into a GPU is arithmetic."""
+"""The number of slots that fit in a GPU's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest tensors of a pass, of the targets that are known, by hand."""
+"""The largest tensors of a pass for known targets, computed by hand."""
 
 from __future__ import annotations
 

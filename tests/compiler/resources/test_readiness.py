@@ -1,4 +1,4 @@
-"""``doctor --model``: disk, memory and packages that a build takes here, and what is missing."""
+"""``doctor --model``: disk, memory and packages that a build requires, and what is missing."""
 
 from __future__ import annotations
 

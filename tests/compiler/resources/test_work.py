@@ -1,4 +1,4 @@
-"""What a build does beside tracing and writing, against hand calculations from the published shapes."""
+"""The work of a build besides tracing and writing, compared with hand calculations from published shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wanted of a checkpoint that lies here, and what a calibration sends through it."""
+"""The bytes needed from a local checkpoint, and those that a calibration reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are replaced whole, or not at all."""
+"""Files are replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_file_is_replaced_at_the_end(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_an_error_leaves_the_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_an_error_keeps_the_file_and_leaves_no_temporary_one(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError), replacing(path) as temporary:

@@ -1,4 +1,4 @@
-"""Copies of files: the same bytes in a file of its own, however the disk lets it be done."""
+"""Copies of files have the same bytes, for any copy method that the disk supports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse(*_: Any) -> Any:
 
 
 def clone(target: int, _: int, source: int) -> None:
-    """What a disk that shares blocks does, as far as it can be seen."""
+    """Imitate a file system that shares blocks."""
     os.pwrite(target, os.pread(source, 1 << 20, 0), 0)
 
 
@@ -52,7 +52,7 @@ def test_the_copy_of_an_empty_file_is_empty(tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == b""
 
 
-def test_a_write_that_takes_only_a_part_is_gone_on_with(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_continued(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(fcntl, "ioctl", refuse)
     monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)

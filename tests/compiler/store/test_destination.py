@@ -1,4 +1,4 @@
-"""Where ``--out`` leads: what may be replaced, and names and places that are refused before any work."""
+"""The path of ``--out``: what may be replaced, and paths that are refused before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digest of a function's code: what it imports counts, however late; what only looks on does not."""
+"""The digest of a function's code covers its imports, including late ones, and excludes observers."""
 
 from __future__ import annotations
 

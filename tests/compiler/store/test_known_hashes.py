@@ -1,4 +1,4 @@
-"""A large file is read once for its hash, and again as soon as anything was done to it."""
+"""A large file is hashed once, and again after any change."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_file_with_same_size_and_time_is_hashed_again(
 ) -> None:
     file = written(tmp_path / "a.safetensors")
     entry_of(file, tmp_path / "kept")
-    time.sleep(0.05)  # more than a tick of the disk's clock
+    time.sleep(0.05)  # longer than the clock resolution of the file system
     change(file)
     assert entry_of(file, tmp_path / "kept").sha256 == sha256(CONTENT[::-1]).hexdigest()
     assert len(reads) == 2
@@ -89,7 +89,7 @@ def test_damaged_hash_record_is_ignored(tmp_path: Path, reads: list[Path], conte
     file = written(tmp_path / "a.safetensors")
     entry_of(file, tmp_path / "kept")
     (kept,) = (tmp_path / "kept" / FOLDER).iterdir()
-    if content is None:  # of the right form, and no hash
+    if content is None:  # well-formed, but not a hash
         content = kept.read_bytes().replace(HASH.encode(), b"x" * 64)
     kept.write_bytes(content)
     assert entry_of(file, tmp_path / "kept").sha256 == HASH
@@ -108,7 +108,7 @@ def test_small_files_and_read_only_places_keep_no_record(tmp_path: Path, reads: 
 def test_a_blob_of_the_hubs_cache_is_called_by_its_hash(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that lies elsewhere is read, whatever it is called; so is one that is called by Git's hash."""
+    """A file outside the cache is read, whatever its name, and so is one named by a Git hash."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     entries = []
     for place, name in (("hub", "a" * 64), ("elsewhere", "b" * 64), ("hub", "c" * 40)):

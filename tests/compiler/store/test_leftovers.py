@@ -1,4 +1,4 @@
-"""Leftovers of killed builds: they go, engines that were moved aside come back, and living builds are left alone."""
+"""Leftovers of killed builds are removed, engines moved aside are restored, and running builds are not touched."""
 
 from __future__ import annotations
 

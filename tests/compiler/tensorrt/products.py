@@ -1,4 +1,4 @@
-"""One graph with a product of every form that a weight is stored and multiplied in."""
+"""A graph with a matmul for every storage and compute type."""
 
 from __future__ import annotations
 

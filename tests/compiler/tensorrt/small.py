@@ -1,4 +1,4 @@
-"""A graph with one of everything TensorRT has to get right, small enough to build in a moment, and ways to spoil it."""
+"""A small graph with every feature that TensorRT must support, and functions that damage it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 class Watched:
-    """A progress that keeps what it is told, and calls ``when`` at the first amount."""
+    """Progress that records its calls, and calls ``when`` at the first amount."""
 
     def __init__(self, when: Callable[[], None] = lambda: None) -> None:
         self.when, self.done, self.steps = when, 0, list[str]()
@@ -133,7 +133,7 @@ def set_attribute(name: str, attribute: str, value: Any) -> Callable[[onnx.Model
 
 
 def in_child(code: str, *arguments: str) -> str:
-    """What ``code`` prints in a process of its own, where TensorRT may do as it likes."""
+    """Return the output of ``code`` in a separate process, which TensorRT may crash."""
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Plans built by the real TensorRT-RTX, ahead of time, and what happens when its process fails or is stopped."""
+"""Plans built by TensorRT-RTX ahead of time, and failures or interruptions of its process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_every_family_builds(family: str, width: Width, halves_of: Make, tmp_pat
 
 
 def test_progress_grows_to_the_end_and_memory_is_the_child_s_own(tmp_path: Path) -> None:
-    weight = bytearray(b"peagle" * (100 << 20))  # of ours; a process that starts from us inherits the figure
+    weight = bytearray(b"peagle" * (100 << 20))  # our own; a child process inherits it
     watched = Watched()
     facts = build_plan(request(written(tmp_path)), tmp_path / "plan", watched)
     assert watched.steps == ["build small plan of 1000"]
@@ -157,7 +157,7 @@ def test_a_refusal_of_tensorrt_carries_its_reason(
 
 
 def _workers_for(out: Path) -> list[int]:
-    """Building processes that write beside ``out``."""
+    """Build processes that write next to ``out``."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

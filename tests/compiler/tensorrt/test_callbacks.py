@@ -1,4 +1,4 @@
-"""What is kept of TensorRT's log, and how far a build is by the phases that it reports."""
+"""The recorded part of TensorRT's log, and progress from the phases that it reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ events = st.lists(
 @given(events)
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_it_never_falls_and_never_leaves_0_to_1(said: list[tuple[str, int, int, int]]) -> None:
-    """Whatever TensorRT says, in whatever order: phases that never started, steps beyond the last."""
+    """Any calls by TensorRT in any order: phases that never started, steps beyond the last."""
     fraction, reached = Fraction(), [0.0]
     for kind, phase, other, count in said:
         if kind == "start":

@@ -1,4 +1,4 @@
-"""What TensorRT's own parser makes of a graph, held against the graph; each time in a process of its own."""
+"""TensorRT's parsed network compared with the graph, each in a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.compiler.tensorrt.small import in_child, set_attribute, written
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 
-# Surveys one graph, parses another (which may be the same) and prints the refusal.
+# Checks one graph, parses another (which may be the same) and prints the error.
 _PARSE = """
 import sys
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_unregistered_plugin_is_named(tmp_path: Path) -> None:
 
 
 def _use_a_body_that_parses(made: object) -> None:
-    """Without its mark the node becomes its function body; one that TensorRT's parser takes, so that it is silent."""
+    """Without its mark, the node becomes its function body, which TensorRT's parser accepts without a message."""
     import onnx
 
     set_attribute("accept", "plugin_namespace", None)(made)  # type: ignore[arg-type]

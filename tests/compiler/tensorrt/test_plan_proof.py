@@ -1,4 +1,4 @@
-"""A recipe that TensorRT did not carry out fails the build, and the weights are named."""
+"""A recipe that TensorRT did not follow fails the build, and the error names the weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FP8 = "float8e4m3fn"
 
 
 def _record(**products: dict[str, Any]) -> dict[str, Any]:
-    """What ``QuantizedGraph`` says of a graph with these products, all quantized and as large as each other."""
+    """Return the record of ``QuantizedGraph`` for a graph with these products, all quantized and of equal size."""
     rows = [
         {"weight": name, "stored": FP8, "computed": FP8, "numbers": 10, "role": "mlp", "narrow": True} | changes
         for name, changes in products.items()

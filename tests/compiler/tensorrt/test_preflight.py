@@ -1,4 +1,4 @@
-"""What is refused before TensorRT sees it, and what a graph promises."""
+"""Checks before TensorRT parses a graph, and the facts that they return."""
 
 from __future__ import annotations
 

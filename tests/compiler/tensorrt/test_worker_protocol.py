@@ -1,4 +1,4 @@
-"""Requests and results, across the pipe and back; requests that no build could serve."""
+"""Requests and results through the pipe; invalid requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_facts_round_trip() -> None:
     assert PlanFacts.from_record(FACTS.to_record()) == FACTS
 
 
-def test_facts_that_are_none_are_refused() -> None:
+def test_invalid_facts_are_refused() -> None:
     with pytest.raises(BuildError):
         PlanFacts.from_record(FACTS.to_record() | {"size": "five"})
 

@@ -1,4 +1,4 @@
-"""``bench``: what is printed and written, and what Ctrl-C leaves."""
+"""``bench``: its output and files, and its state after Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``chat`` where no person sits at a terminal: every line of input is a question of one dialogue."""
+"""``chat`` without a terminal: every line of input is a question of one dialogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``models``: what is known of a pair, and how large it is, without a download and without torch."""
+"""``models``: facts about a pair and its size, without a download and without torch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from peagle.engines.backends.profiling import EngineProfile, PassTimes
 from tests.fixtures.commands import Run
 
 
-def test_a_run_says_where_its_time_went(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+def test_a_run_prints_a_time_profile(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     for _ in range(2):  # an earlier profile is replaced
         done = cli("run", demo_engine, "--prompt", "def f(", "--max-tokens", 6, "--ignore-eos", "--profile", file)

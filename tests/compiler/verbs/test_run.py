@@ -1,4 +1,4 @@
-"""The prompt of ``run``: from which handle it comes, and what is said of one that is no text."""
+"""The prompt of ``run``: its source, and the error for a prompt that is not text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_piped_prompt_is_the_typed_one_without_the_final_newline_of_echo(
     assert (from_pipe["prompt_tokens"], from_pipe["token_ids"]) == (typed["prompt_tokens"], typed["token_ids"])
 
 
-def test_lone_newline_on_stdin_is_no_prompt(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lone_newline_on_stdin_is_refused(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\n")
     done = cli("run", demo_engine)
     assert done.code == 2
@@ -165,7 +165,7 @@ def test_sampling_parameters_without_a_flag_are_given_by_their_names(cli: Run, d
         ("\ud800", "--sampling"),
     ],
 )
-def test_sampling_parameters_that_are_none_are_refused(cli: Run, demo_engine: Path, given: str, says: str) -> None:
+def test_invalid_sampling_parameters_are_refused(cli: Run, demo_engine: Path, given: str, says: str) -> None:
     done = cli("run", demo_engine, "--prompt", "x", "--sampling", given)
     assert done.code == 2
     assert says in done.err

@@ -1,4 +1,4 @@
-"""``serve`` as a process: it answers, and ends as it is told to."""
+"""``serve`` as a process: it answers requests, and shuts down on request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_running_requests_finish_on_shutdown(talking_engine: Path) -> None:
         for thread in threads:
             thread.start()
         while _begun(url) < 7:
-            time.sleep(0.02)  # what asks without a pause fills the pipe of the log, which nobody reads yet
+            time.sleep(0.02)  # continuous requests fill the pipe of the log, which is not read yet
         process.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join()
@@ -64,7 +64,7 @@ def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
         with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body), timeout=60) as response:
             assert response.readline().startswith(b"data: ")
             process.send_signal(signal.SIGINT)
-            time.sleep(0.3)  # two at once are one
+            time.sleep(0.3)  # two at once count as one
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=10)
 
@@ -131,9 +131,7 @@ def test_flags_choose_and_name_drafters(drafters_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--response-store-bytes", "0"), 404)])
-def test_responses_are_stored_unless_there_is_no_room(
-    talking_engine: Path, flags: tuple[str, ...], status: int
-) -> None:
+def test_responses_are_stored_if_they_fit(talking_engine: Path, flags: tuple[str, ...], status: int) -> None:
     with serving(talking_engine, *flags) as (_, url):
         body = json.dumps({"input": "def f(x):", "max_output_tokens": 1}).encode()
         with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/responses", body), timeout=60) as response:

@@ -1,4 +1,4 @@
-"""Outputs of an engine that were made up."""
+"""Fabricated outputs of an engine."""
 
 from __future__ import annotations
 

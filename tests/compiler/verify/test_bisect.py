@@ -1,4 +1,4 @@
-"""Bisecting: what is predicted, and that nothing of the graphs it makes stays, whatever ends it."""
+"""Bisection: its predictions, and no graphs remain after it ends in any way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a certificate: it is read as it was written, and any other content is refused."""
+"""Certificate records are read back as written, and any other content is refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(value[key], (*at, key))
 
 
-def test_a_record_is_read_as_it_was_written(path: Path) -> None:
+def test_a_record_round_trips(path: Path) -> None:
     assert Certificate.read(path) == RECORD
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -112,7 +112,7 @@ def test_another_file_is_refused_and_kept(content: str, tmp_path: Path) -> None:
     assert other.read_text() == content
 
 
-def test_a_changed_record_is_told_from_another_file(path: Path) -> None:
+def test_a_changed_record_is_distinguished_from_another_file(path: Path) -> None:
     path.write_text(path.read_text().replace('"tokens_differing": 2', '"tokens_differing": 0'))
     with pytest.raises(UsageError, match="was changed after it was written"):
         Certificate.read(path)

@@ -1,4 +1,4 @@
-"""Certificates of engines: up to a number of tokens, in turns of all draft methods, and on where they were stopped."""
+"""Certificates of engines: up to a number of tokens, all draft methods in turns, resumed after a stop."""
 
 from __future__ import annotations
 
@@ -94,10 +94,8 @@ def test_a_reached_record_is_not_compared_again_and_a_higher_number_continues_it
     assert f"--tokens {3 * ONE}" in record(tmp_path).command
 
 
-@pytest.mark.parametrize("texts", [1, 90, 170])  # a comparison has 80: the reference, and three numbers of drafts
-def test_an_interrupted_record_becomes_the_one_of_an_undisturbed_run(
-    texts: int, tmp_path: Path, certified: Certified
-) -> None:
+@pytest.mark.parametrize("texts", [1, 90, 170])  # a comparison has 80: the reference, and three draft counts
+def test_a_resumed_record_equals_that_of_an_uninterrupted_run(texts: int, tmp_path: Path, certified: Certified) -> None:
     with pytest.raises(KeyboardInterrupt):
         certified(Calls(tmp_path, interrupted_at=texts))
     path = tmp_path / "certificate.json"
@@ -153,7 +151,7 @@ def test_the_command_line_writes_and_continues_a_record_of_a_real_engine(
     refused = cli("verify", folder, *SHORT, "--certificate", path, "--batch-size", 3)
     assert refused.code == 2
     assert "batch is now 3, but the file has 4" in refused.err
-    again = cli("verify", folder, *SHORT, "--certificate", path, "--tokens", 81)  # verify.json is not of the engine
+    again = cli("verify", folder, *SHORT, "--certificate", path, "--tokens", 81)  # not a file of the engine
     assert again.code == 0, again.err
     assert Certificate.read(path).tokens_compared == 160
 

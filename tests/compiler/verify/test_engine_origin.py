@@ -35,7 +35,7 @@ def test_table_with_equal_name_and_other_content_is_rejected() -> None:
         recipe_of(manifest_of({}, precision=other), Checkpoint.open(DEMO))
 
 
-def test_a_checkpoint_that_is_gone_may_be_restored(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_may_be_restored(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="the checkpoint cannot be opened") as caught:
         Origins.open(manifest_of({}), tmp_path)
     assert caught.value.fix.startswith("restore /models/target, or rebuild the engine")

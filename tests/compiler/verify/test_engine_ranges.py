@@ -1,4 +1,4 @@
-"""The calibrated ranges of an engine once more: from what it was calibrated with, or not at all."""
+"""The calibrated ranges of an engine are reconstructed from its calibration data, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine does with text is compared with its checkpoint, whatever that checkpoint's tokenizer does."""
+"""An engine's text processing is compared with its checkpoint, for any tokenizer."""
 
 from __future__ import annotations
 

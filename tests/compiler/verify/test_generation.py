@@ -1,4 +1,4 @@
-"""What two engines write, and how many of their drafts they accept."""
+"""The texts of two engines, and the number of accepted drafts."""
 
 from __future__ import annotations
 

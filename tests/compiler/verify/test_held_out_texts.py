@@ -1,4 +1,4 @@
-"""The texts that a precision is measured on: nobody was calibrated with them, and nobody gets through with too few."""
+"""The texts for measuring precision are not calibration texts, and too few are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify: a lossless engine passes, a lossy one fails with the place, and everything is written down."""
+"""Verify: a lossless engine passes, a lossy one fails with the position, and both are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's precision is measured against: by default nothing that a GPU's host has no memory for."""
+"""The reference for an engine's precision: by default, one that fits in the memory of a GPU's host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on a precision: what is beyond a limit fails, and no number that is none slips through."""
+"""The verdict on a precision: exceeding a limit fails, and so does NaN."""
 
 from __future__ import annotations
 

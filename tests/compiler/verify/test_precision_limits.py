@@ -1,4 +1,4 @@
-"""What a precision may cost: limits for every recipe, and losses that may be chance."""
+"""The limits of each precision, and losses that may be chance."""
 
 from __future__ import annotations
 

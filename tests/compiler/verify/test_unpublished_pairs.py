@@ -1,4 +1,4 @@
-"""A graph that is as large as a model is lent a store of its own, and nothing of it stays."""
+"""A graph as large as a model gets a temporary store, and nothing of it remains."""
 
 from __future__ import annotations
 

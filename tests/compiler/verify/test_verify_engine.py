@@ -1,4 +1,4 @@
-"""Verification in parts: each by itself, each written when it is done, and clear words for what one lacks."""
+"""Verification in parts: each runs alone, each is recorded when done, and a missing requirement is explained."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tiny_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fp8(folder: Path) -> Manifest:
-    """What the manifest would say if it were in FP8, emulated."""
+    """Return the manifest as if the engine were in FP8, emulated."""
     return replace(Manifest.read(folder), precision={MULTIPLIED: "0%"} | RECIPES["fp8"].record())
 
 
@@ -53,7 +53,7 @@ def test_losslessness_alone_needs_the_engine_alone(folder: Path, cli: Run, monke
 
 
 def test_results_are_stored_in_the_engine_with_a_hash(folder: Path, cli: Run) -> None:
-    for _ in range(2):  # the second time it is listed, and replaced
+    for _ in range(2):  # the second time, it exists and is replaced
         assert cli("verify", folder, *SHORT, "--only", "losslessness").code == 0
         manifest = Manifest.read(folder)
         assert manifest.files[FILE_NAME] == FileEntry.of(folder / FILE_NAME)
@@ -63,7 +63,7 @@ def test_results_are_stored_in_the_engine_with_a_hash(folder: Path, cli: Run) ->
 
 
 def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the two files that change there is no moment in which they contradict each other."""
+    """The two files never contradict each other while they change."""
     one = Verification(str(folder), "1")
     verify_engine._save(folder, one)
     write = Manifest.write

@@ -1,4 +1,4 @@
-"""A ``Device`` without a GPU: its memory is the host's, its kernels are the NumPy references, and it is never early.
+"""A ``Device`` without a GPU: host memory, NumPy reference kernels, and results that arrive as late as possible.
 
 Nothing that is enqueued runs before somebody waits for it, which is the latest that a GPU may be: whoever reads without
 waiting, or writes over what is still to be copied, gets wrong bytes. Every access is checked to lie inside of an
@@ -140,7 +140,7 @@ class HostDevice:
         self.enqueue(run)
 
     def enqueue(self, step: Callable[[], None]) -> None:
-        """What the stand-in for an execution context does when it is executed."""
+        """Execute the stand-in for an execution context."""
         if self._recording is not None:
             self._recording.append(step)
         else:

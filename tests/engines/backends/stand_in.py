@@ -1,4 +1,4 @@
-"""A stand-in for the module ``tensorrt_rtx``: the calls that the runtime makes, on ONNX Runtime or another library.
+"""A stand-in for the module ``tensorrt_rtx``: the calls that the runtime makes, with ONNX Runtime or another library.
 
 A "plan" is a file that names an ONNX graph of the lowering ``tensorrt`` and its profiles; running it runs that graph on
 the memory that was bound by address, when the device gets to it. It refuses what TensorRT refuses: shapes outside of
@@ -102,7 +102,7 @@ def _tensor(value: Any) -> GraphTensor:
 
 
 def stand_in(device: Any, load: Load = OnnxRuntimeGraph) -> Any:
-    """What stands for the module; its plans run on ``device``, as ``load`` loads their graphs."""
+    """Return the stand-in for the module; its plans run on ``device``, as ``load`` loads their graphs."""
 
     class Module:
         __version__ = VERSION
@@ -237,7 +237,7 @@ class _Context:
         engine.runs.append((self._profile.name, self._shapes["window_len"][0]))
         self._run(dict(self._shapes), dict(self._addresses))
         if self.profiler is not None:
-            engine.device.record().wait()  # as TensorRT does; it cannot be in a captured pass
+            engine.device.record().wait()  # like TensorRT; not possible in a captured pass
             for name, milliseconds in LAYER_TIMES:
                 self.profiler.report_layer_time(name, milliseconds)
         return True

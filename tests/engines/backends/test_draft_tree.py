@@ -1,4 +1,4 @@
-"""The tree of the likeliest paths, and the columns of a window that are on one."""
+"""The tree of the most likely paths, and the columns of a window on each path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
 
 
 @given(candidates(), st.integers(1, 12))
-def test_tree_contains_the_likeliest_paths(given_: tuple[list[list[int]], list[list[float]]], size: int) -> None:
+def test_tree_contains_the_most_likely_paths(given_: tuple[list[list[int]], list[list[float]]], size: int) -> None:
     ids, scores = given_
     tree = DraftTree.grown(ids, scores, size)
     logs = {

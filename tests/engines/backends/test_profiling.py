@@ -36,7 +36,7 @@ def test_layers_of_a_phase_are_summed_by_name_and_kind() -> None:
 
 def test_only_passes_of_a_phase_count() -> None:
     profiler = Profiler()
-    profiler.add(profiler.current, "target", 1.0, FIRST)  # a check on load
+    profiler.add(profiler.current, "target", 1.0, FIRST)  # a check during loading
     with suppress(KeyError), phase(profiler, IN_ROUND):
         profiler.add(profiler.current, "drafter", 0.001, SECOND)
         raise KeyError
@@ -49,7 +49,7 @@ def test_only_passes_of_a_phase_count() -> None:
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of ranges as the package ``nvtx`` would be given them; only Nsight Systems can read the real ones."""
+    """Return the range names that the package ``nvtx`` would get; only Nsight Systems can read the real ranges."""
     begun: list[str] = []
 
     @contextmanager

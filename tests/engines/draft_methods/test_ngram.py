@@ -1,4 +1,4 @@
-"""Drafts looked up in the text: the index against a search, and rounds of it against plain decoding."""
+"""Drafts from the text: the index compared with a search, and its rounds with plain decoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = st.lists(st.integers(0, 3), max_size=40) | st.lists(st.integers(0, 30), 
 
 
 def searched(text: Sequence[int], k: int, longest: int, shortest: int) -> list[int]:
-    """What an index must say, found by looking everywhere."""
+    """Return the expected result of an index, from a full search."""
     for size in range(longest, shortest - 1, -1):
         for begin in range(len(text) - 1, size - 1, -1):
             if text[begin - size : begin] == text[len(text) - size :]:
@@ -95,7 +95,7 @@ def test_round_width_follows_its_drafts(tiny_engine: Engine, monkeypatch: pytest
     monkeypatch.setattr(lanes.SessionLanes, "verify", watched_batch)
     for kind in (prompt_row.PromptRow, lanes.SessionLanes):
         monkeypatch.setattr(kind, "draft", refused)
-    params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0.3, seed=5)  # what repeats, and what does not
+    params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0.3, seed=5)  # repetitive and other text
     forgetful = Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer)
     (output,) = forgetful.generate([LOOP], params, draft="ngram")
     told = output.acceptance

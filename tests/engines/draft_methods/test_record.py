@@ -1,4 +1,4 @@
-"""The records of draft methods: what one must say, and that the page which lists them says the same."""
+"""The records of draft methods: required fields, and the page that lists the methods."""
 
 from __future__ import annotations
 

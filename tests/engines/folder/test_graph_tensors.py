@@ -1,4 +1,4 @@
-"""A manifest that says another thing than the graphs is refused before memory is reserved; text is right or absent."""
+"""A manifest that contradicts the graphs is refused before memory is allocated; its text is correct or absent."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_graph_with_other_inputs_is_refused(folder: Path) -> None:
             value.name = "beginning"
         elif isinstance(value, onnx.NodeProto):
             value.input[:] = ["beginning" if name == "start" else name for name in value.input]
-    path.unlink()  # a link to the file of all tests
+    path.unlink()  # a link to a file that tests share
     onnx.save(model, path)
     entry = FileEntry.of(path)
     rewrite(folder, set_to("files", "drafter/model.onnx", {"size": entry.size, "sha256": entry.sha256}))

@@ -1,4 +1,4 @@
-"""Answers that are calls: whatever a model writes by the grammar is read as one, with arguments of the schema."""
+"""Tool calls under a grammar: any output is a valid call with arguments of the schema."""
 
 from __future__ import annotations
 

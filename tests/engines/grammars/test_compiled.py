@@ -1,4 +1,4 @@
-"""Forms that are refused, each by its name and before it waits for a slot; and vocabularies of other sizes."""
+"""Structured outputs that are refused by name before they wait for a slot, and vocabularies of other sizes."""
 
 from __future__ import annotations
 

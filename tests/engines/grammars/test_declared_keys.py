@@ -1,4 +1,4 @@
-"""Objects of a schema keep to the keys that they declare, whatever parts declare them, unless they say otherwise."""
+"""Objects of a schema have only declared keys, wherever they are declared, unless the schema permits others."""
 
 from __future__ import annotations
 

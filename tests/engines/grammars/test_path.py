@@ -1,4 +1,4 @@
-"""Texts of a form: what may follow and nothing else, and the same whatever is drafted and beside whom."""
+"""Texts under a grammar: only allowed tokens, and the same text with any drafts and any neighbors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def told(engine: Engine, prompt: list[int], params: SamplingParams, **drafts: Any) -> Any:
-    """All that must not depend on drafts: text and tokens, or why there are none."""
+    """Everything that must not depend on drafts: text and tokens, or the error."""
     try:
         (output,) = engine.generate([prompt], params, **drafts)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Tokens that were added to a vocabulary: text where they are written as such, symbols where they are special."""
+"""Tokens added to a vocabulary: plain text, or special symbols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is passed is turned into plain values or refused with its name; nothing else is ever raised."""
+"""Every argument is converted to plain values or refused by name; no other error is raised."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANYTHING = st.recursive(
     | st.sampled_from([2**31, 2**63, 2**64, -(2**63), 10**400])
     | st.floats()
     | st.complex_numbers()
-    | st.text(st.characters(exclude_categories=()), max_size=4)  # surrogates, too
+    | st.text(st.characters(exclude_categories=()), max_size=4)  # including surrogates
     | st.binary(max_size=3)
     | st.sampled_from([np.int64(5), np.uint64(2**64 - 1), np.float32(0.5), np.float64("nan"), np.True_, np.str_("a")])
     | st.sampled_from([np.array(1), np.array([1, 2]), np.array([[1, 2]]), np.array([0.5]), np.array([None])])
@@ -34,7 +34,7 @@ FIELDS = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"
 
 
 def outcome(check: Callable[[], Any]) -> tuple[Any, str]:
-    """What a check returns, and what it says when it refuses; other errors are raised."""
+    """Return the result of a check or its refusal; other errors are raised."""
     try:
         return check(), ""
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Policies are checked when they are made."""
+"""Sampling parameters are validated when they are created."""
 
 from __future__ import annotations
 

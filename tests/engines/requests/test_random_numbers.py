@@ -1,4 +1,4 @@
-"""A position's random number depends on the seed and nothing else."""
+"""The random number of a position depends only on the seed and the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What results say of how drafts were accepted."""
+"""Acceptance figures in results."""
 
 from __future__ import annotations
 

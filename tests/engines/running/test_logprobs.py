@@ -1,4 +1,4 @@
-"""Logprobs of prompts: those of a pass over all of it, in pieces of any width, whatever drafts, beside whomever."""
+"""Prompt logprobs equal those of one pass over the prompt, for any pieces, drafts and neighbors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def test_stream_sends_prompt_logprobs_once(engine: Engine) -> None:
 @given(
     seed=st.integers(0, 999), vocab=st.integers(1, 40), count=st.integers(0, 20), scale=st.sampled_from([0.0, 1, 1e30])
 )
-def test_likeliest_come_first_and_ranks_count_larger_ones(seed: int, vocab: int, count: int, scale: float) -> None:
+def test_most_likely_tokens_come_first_and_ranks_count_larger_ones(
+    seed: int, vocab: int, count: int, scale: float
+) -> None:
     logits = np.random.default_rng(seed).normal(size=vocab).astype(np.float32) * np.float32(scale)
     for token in (0, vocab - 1):
         found = logprob_of(token, logits, count)

@@ -1,4 +1,4 @@
-"""Penalties, biases, bans and logprobs: what they should be, and the same text whatever is drafted and beside whom."""
+"""Penalties, biases, bans and logprobs: correct values, and the same text with any drafts and any neighbors."""
 
 from __future__ import annotations
 

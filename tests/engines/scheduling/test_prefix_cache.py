@@ -1,4 +1,4 @@
-"""Texts that begin alike: what was read once is copied, within a limit of memory, and no text or draft changes."""
+"""Common prefixes are copied instead of read again, within a memory limit, without changing texts or drafts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_cached_prompt_gives_the_same_text_and_drafts(
 
 
 class Says:
-    """A policy that says this K until it is changed."""
+    """A policy that returns this K until it is changed."""
 
     max_drafts, counts = 3, (0, 1, 2, 3)
 
@@ -144,7 +144,7 @@ def eagle3_engine(eagle3_folder: Path) -> Engine:
 
 @pytest.mark.parametrize("drafts", [{}, {"num_speculative_tokens": 0}, {"draft": "ngram"}])
 @pytest.mark.parametrize("name", ["tiny_engine", "eagle3_engine"])
-def test_a_growing_conversation_reads_only_what_is_new(
+def test_a_growing_conversation_prefills_only_new_tokens(
     request: pytest.FixtureRequest, name: str, drafts: dict[str, Any]
 ) -> None:
     """Answers are kept as well as prompts."""
@@ -224,8 +224,8 @@ def test_least_recently_used_blocks_are_evicted_last_ones_first() -> None:
     assert (found(one), found(two), found([4] * (9 * BLOCK))) == (0, 0, 4)
 
 
-def test_what_a_drafter_has_read_replaces_what_it_has_not() -> None:
-    """So that a drafter never has a gap: what it has read comes before what it can read."""
+def test_blocks_read_by_a_drafter_replace_unread_ones() -> None:
+    """A drafter never has a gap, because what it has read precedes what it can read."""
     cache, text, copied = PrefixCache(100, token_bytes=1), [1] * (2 * BLOCK + 1), list[tuple[int, int]]()
 
     def keep(length: int, *, drafts: bool, is_read: bool) -> None:

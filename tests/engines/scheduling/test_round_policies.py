@@ -1,4 +1,4 @@
-"""What forms force beside K: drafted where the policy drafts nothing, and no news of who drafts."""
+"""Tokens forced by grammars are drafted besides K, and are not reported to the policies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONG = {"choice": ["abcdefghijklmnopqrs"]}
 
 
 class Spoken:
-    """A policy that says ``k`` for ever, lets forms reach as far as there is room, and keeps what it is told."""
+    """A policy that always returns ``k``, lets grammars use the available room, and records its calls."""
 
     def __init__(self, k: int, max_drafts: int) -> None:
         self.k, self.max_drafts, self.counts, self.seen = k, max_drafts, (k,), list[ObservedRound]()

@@ -1,4 +1,4 @@
-"""Results may be read late: text, ends and acceptance are those of a backend that has them at once."""
+"""With results that arrive late, text, ends and acceptance equal those of a backend without a lag."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_prompts_of_one_length_are_read_one_after_the_other(tiny_engine: Engine)
 
 
 def test_a_prompt_waits_for_one_from_which_it_can_copy(tiny_engine: Engine) -> None:
-    """The shorter one would be read first, and both would be read whole."""
+    """The shorter prompt would be read first, and both completely."""
     backend, most = tiny_engine._backend, tiny_engine.max_seq_len
     requests = [_request(tiny_engine, prompt, 3) for prompt in (LONG, LONG[:60])]
     scheduler = Scheduler(backend, most, 4, PrefixCache(1 << 30, backend.kept_bytes))
@@ -303,7 +303,9 @@ def test_pieces_are_sized_by_time_only_where_results_do_not_depend_on_their_size
     assert isinstance(Scheduler(inexact, 96)._pieces, FixedPieces)  # type: ignore[arg-type]
 
 
-def test_what_was_read_of_an_abandoned_prompt_is_kept(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prefilled_part_of_an_abandoned_prompt_is_kept(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scheduling, "PREFILL_CHUNK", 8)
     backend, most = tiny_engine._backend, tiny_engine.max_seq_len
     scheduler = Scheduler(backend, most, prefixes=PrefixCache(1 << 30, backend.kept_bytes))

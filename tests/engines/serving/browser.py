@@ -39,7 +39,7 @@ class Browser:
 
     def __init__(self, reader: int, writer: int) -> None:
         self._reader, self._writer, self._number, self._rest = reader, writer, 0, b""
-        self.complaints: dict[str, list[str]] = {}  # what the console of each tab shows in red
+        self.complaints: dict[str, list[str]] = {}  # error messages in the console of each tab
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """The result of a command."""
@@ -101,7 +101,7 @@ class Page:
 
     @property
     def complaints(self) -> list[str]:
-        """What the console shows in red."""
+        """Return the error messages in the console."""
         return self._browser.complaints.get(self._session, [])
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def value(self, script: str) -> Any:
-        """What an expression is in the page."""
+        """Evaluate an expression in the page."""
         done = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
             raise RuntimeError(f"{script}: {done['exceptionDetails']}")

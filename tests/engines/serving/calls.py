@@ -1,4 +1,4 @@
-"""Requests as bytes: what no well-behaved client sends, too."""
+"""Raw HTTP requests, including those that no regular client sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call(
     headers: dict[str, str] | None = None,
     seconds: float = 30,
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (their names in lower case) and body of a response; a body that is no bytes is sent as JSON."""
+    """Return status, headers (lower-case names) and body of a response; a body that is not bytes is sent as JSON."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=seconds)
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     try:

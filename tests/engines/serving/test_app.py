@@ -1,4 +1,4 @@
-"""Paths, tokens of texts, limits and defaults, over the wire."""
+"""Paths, tokenization, limits and defaults over HTTP."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_tokenize_input_is_given_once(server: Server, body: Any) -> None:
 
 
 @pytest.mark.parametrize("tokens", [[-1], [10**9], [2**70], ["a"]])
-def test_tokens_that_are_none_are_refused(server: Server, tokens: Any) -> None:
+def test_invalid_tokens_are_refused(server: Server, tokens: Any) -> None:
     assert call(server, "POST", "/detokenize", {"tokens": tokens})[0] == 400
 
 
@@ -156,7 +156,7 @@ def test_clients_do_not_repeat_a_request_that_timed_out(
     with client, all_slots_taken(served_engine), pytest.raises(APIStatusError) as refused:
         client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=400, extra_body={"ignore_eos": True})
     assert (refused.value.status_code, refused.value.response.headers["x-should-retry"]) == (408, "false")
-    # The line of the last request may still be to come.
+    # The line of the last request may not be written yet.
     assert sum('"/v1/completions"' in each.message for each in caplog.records) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Blocks of an answer: the same for any pieces in which it arrives, in order, and never blank."""
+"""Blocks of an answer: the same for any pieces of text, in order, and never blank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens(
 
 
 def read(reader: ToolCallReader | ChannelReader, text: str, sizes: Sequence[int]) -> list[BlockStep]:
-    """The steps of an answer that comes in pieces of these sizes."""
+    """Return the steps of an answer that arrives in pieces of these sizes."""
     blocks, steps, begin, shown = AnswerBlocks(), list[BlockStep](), 0, 0
     for size in [*sizes, len(text)]:
         is_last = begin + size >= len(text)

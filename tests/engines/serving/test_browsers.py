@@ -1,4 +1,4 @@
-"""Pages of other sites cannot use a server through the browsers of those who can reach it."""
+"""Pages of other sites cannot use the server through their visitors' browsers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_server_on_other_addresses_is_called_by_any_name_unless_some_are_given
     assert hosts is not None
     for host in ("ai.example.com", "192.0.2.7:8000", "[2001:db8::1]:8000", "localhost", ""):
         hosts.check(Headers({"Host": host}))
-    hosts.check(Headers({}))  # as of HTTP/1.0
+    hosts.check(Headers({}))  # as in HTTP/1.0
     with pytest.raises(HttpRefusal):
         hosts.check(Headers({"Host": "evil.example"}))
 

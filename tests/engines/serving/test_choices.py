@@ -43,7 +43,7 @@ def test_every_input_is_encoded_once_for_all_of_its_choices(
     server: Server, served_engine: Engine, monkeypatch: pytest.MonkeyPatch, path: str, source: dict[str, Any]
 ) -> None:
     body, sizes = {**source, "max_tokens": 1}, list[int]()
-    assert call(server, "POST", path, body)[0] == 200  # an engine encodes some texts at the first chat
+    assert call(server, "POST", path, body)[0] == 200  # an engine encodes some texts for its first chat
     with _when_encoding(served_engine, monkeypatch, sizes.append):
         status, _, content = call(server, "POST", path, {**body, "n": 2})
     assert status == 200

@@ -1,4 +1,4 @@
-"""``/v1/drafters``: drafters are listed, loaded, chosen, counted and unloaded while the server answers."""
+"""``/v1/drafters``: drafters are listed, loaded, selected, counted and unloaded while the server answers."""
 
 from __future__ import annotations
 

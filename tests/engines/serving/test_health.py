@@ -1,4 +1,4 @@
-"""Health checks, over the wire and by the engine's own tokens."""
+"""Health checks over HTTP, with tokens from the engine."""
 
 from __future__ import annotations
 

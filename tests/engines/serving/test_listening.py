@@ -1,4 +1,4 @@
-"""Where a server listens: a port, a Unix socket, with a certificate or without."""
+"""Listening addresses: a port or a Unix socket, with or without a certificate."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_closed_unix_socket_leaves_the_file_of_another_server(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["file", "no/folder", "x" * 200])
-def test_path_that_is_no_free_socket_is_refused(tmp_path: Path, name: str) -> None:
+def test_occupied_socket_path_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("kept")
     with pytest.raises(EnvironmentProblem, match="cannot listen on --uds"):
         bound_unix(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Metrics of requests, tokens, drafts and APIs, as they are scraped."""
+"""Metrics of requests, tokens, drafts and APIs, as Prometheus scrapes them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_metrics_describe_the_caches_and_the_process(server: Server, served_engi
         "True",
         str(4 << 20),
     )
-    if Path("/proc/self/stat").exists():  # only there does the client library know
+    if Path("/proc/self/stat").exists():  # the client library knows it only there
         found = dict(re.findall(r"^process_(\w+) (\S+)$", text, re.MULTILINE))
         assert float(found["resident_memory_bytes"]) > 1 << 20
         assert 0 < time.time() - float(found["start_time_seconds"]) < 86400 * 30

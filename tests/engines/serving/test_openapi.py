@@ -1,4 +1,4 @@
-"""The description at ``/openapi.json``: what it says of a body is what the server accepts."""
+"""The OpenAPI description: the server accepts the bodies that it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies as bytes: an error says what is wrong with them."""
+"""Raw bodies: errors say what is wrong with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SageMaker's two paths, and the JSON that its containers are told of speculation with."""
+"""SageMaker's two routes, and the JSON that configures speculation in its containers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engines.serving.calls import call, error_of
 PROMPT = "def f(x):\n"
 COMPLETION = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0}
 CHAT = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 6, "temperature": 0}
-# As AWS's own endpoint has it.
+# Like AWS's own endpoint.
 DEPLOYED = '{"model": "/opt/ml/additional-model-data-sources/eagle", "method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": true}'  # noqa: E501
 
 

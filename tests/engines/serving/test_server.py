@@ -1,4 +1,4 @@
-"""The server around the application: its address, its end, and what fails beside any request."""
+"""The server around the application: its address, its shutdown, and failures between requests."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def test_connection_without_complete_headers_is_closed(served_engine: Engine, mo
     assert server.wait(10)
 
 
-def test_response_that_nobody_reads_is_dropped(
+def test_unread_response_is_dropped(
     served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Be it still running or complete. A client that reads slowly gets all of it."""
     for name in ("UNREAD_SECONDS", "KEEP_ALIVE_SECONDS"):
         monkeypatch.setattr(server_module, name, 1)
     address = bound("127.0.0.1", 0)
-    address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # else the system takes all of a response
+    address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # otherwise the system buffers the whole response
     server = Server(served_engine, ServerSettings(MODEL), address=address)
     server.start()
 

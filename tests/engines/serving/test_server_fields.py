@@ -1,4 +1,4 @@
-"""Fields that every API has beside its own."""
+"""Fields that all APIs have."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_prompt_is_cached_for_its_salt_only(server: Server, path: str, body: d
 
 @APIS
 @pytest.mark.parametrize("salt", ["", 3, ["a"]])
-def test_a_salt_that_is_no_text_is_refused_by_name(server: Server, path: str, body: dict[str, Any], salt: Any) -> None:
+def test_a_salt_that_is_not_text_is_refused_by_name(server: Server, path: str, body: dict[str, Any], salt: Any) -> None:
     status, _, content = call(server, "POST", path, {**body, "cache_salt": salt})
     assert (status, error_of(content).get("param", "cache_salt")) == (400, "cache_salt")
     assert "cache_salt" in error_of(content)["message"]

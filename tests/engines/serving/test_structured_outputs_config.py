@@ -1,4 +1,4 @@
-"""The defaults of a server for JSON forms: what it takes of vLLM's option, and when they hold."""
+"""The server's defaults for JSON outputs: the supported part of vLLM's option, and when they apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations of any API as messages of a chat."""
+"""Conversations of all APIs as chat messages."""
 
 from __future__ import annotations
 

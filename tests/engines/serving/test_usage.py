@@ -1,4 +1,4 @@
-"""Statistics of drafts per request, in vLLM's names."""
+"""Draft statistics per request, under vLLM's names."""
 
 from __future__ import annotations
 

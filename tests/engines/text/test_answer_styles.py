@@ -1,4 +1,4 @@
-"""Which style a model's answers have, by the templates of families, and what reads them."""
+"""The answer style of a model, from the templates of families, and the parser for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in channels, in pieces of any size: what is thought, what is said, what is called, and texts without any."""
+"""Answers in channels, in pieces of any size: reasoning, text, calls, and text without channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLE = "<|start|>assistant"
 
 
 def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> tuple[str, str, list[tuple[str, Any]]]:
-    """What is thought, said and called in a text that comes in pieces of these sizes."""
+    """Return the reasoning, text and calls of an answer that arrives in pieces of these sizes."""
     reader, thought, said, calls, begin = ChannelReader(TOOLS, most), "", "", list[Any](), 0
     for size in [*(sizes or []), len(text) + 1]:
         piece, begin = text[begin : begin + size], begin + size

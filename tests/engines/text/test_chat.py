@@ -1,4 +1,4 @@
-"""Answers to conversations from a real engine: which tokens go in, where the turn ends, and how it is streamed."""
+"""Chat answers from a real engine: input tokens, the end of the turn, and streaming."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARAMS = SamplingParams(max_tokens=12)
 
 @pytest.fixture(scope="module")
 def chat_engine(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """The demo engine with a template beside what it was built with, whose answers end by ``<|mask|>``."""
+    """The demo engine with another template, whose answers end with ``<|mask|>``."""
     folder = Path(shutil.copytree(demo_engine, tmp_path_factory.mktemp("chat") / "engine"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return Engine.load(folder, threads=1)
@@ -33,7 +33,7 @@ def chat_engine(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_a_conversation_is_answered_as_its_rendered_text(chat_engine: Engine) -> None:
     text, ids = chat_engine.chat_prompt(CODE)
     assert text == "<|endoftext|># system\nCode.<|mask|>\n# user\ndef main(<|mask|>\n# assistant\n"
-    assert ids.count(ids[0]) == 1  # the beginning of a text is not added once more
+    assert ids.count(ids[0]) == 1  # the BOS token is not added twice
     answer = chat_engine.chat(CODE, PARAMS)
     assert answer.prompt_token_ids == tuple(ids)
     assert answer.token_ids == chat_engine.generate([ids], PARAMS)[0].token_ids
@@ -47,7 +47,7 @@ def test_content_can_spell_special_tokens(chat_engine: Engine) -> None:
 
 
 def test_answer_ends_at_the_template_end(chat_engine: Engine, engine: Path) -> None:
-    """A word of the answer becomes a token that was added to the vocabulary, and the template ends answers with it."""
+    """A word of the answer becomes an added token, with which the template ends answers."""
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     whole, (prompt, _) = chat_engine.chat(CODE, params), chat_engine.chat_prompt(CODE)
     words = [chat_engine.tokenizer.decode([each]) for each in whole.token_ids]
@@ -101,7 +101,7 @@ def test_aborted_stream_keeps_its_text(chat_engine: Engine) -> None:
     assert stream.result.text == "".join(taken)
     assert len(taken) >= 3
     assert 3 <= len(stream.result.token_ids) < 500
-    assert len(chat_engine.chat(CODE, PARAMS).token_ids) == 12  # and the next is not disturbed
+    assert len(chat_engine.chat(CODE, PARAMS).token_ids) == 12  # and the next one is not affected
 
 
 def test_stream_can_be_aborted_before_prefill(chat_engine: Engine) -> None:

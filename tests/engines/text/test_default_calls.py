@@ -1,4 +1,4 @@
-"""Tools, calls and results as text, for templates that have no form of them."""
+"""Tools, calls and results as text, for templates without a form for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def converted(messages: list[Any], tools: list[Any] | None = None, *, takes_syst
     return in_default_form(messages_of("messages", messages), tools or [], takes_system=takes_system)
 
 
-def test_tools_are_described_after_what_the_system_says() -> None:
+def test_tools_are_described_after_the_system_message() -> None:
     first, user = converted([SYSTEM, HI], [TOOL])
     assert user == HI
     assert first["role"] == "system"
@@ -63,7 +63,7 @@ def test_any_template_shows_the_model_its_tools_once(source: str, takes: bool) -
     assert told.count(json.dumps(TOOL, ensure_ascii=False)) == 1
 
 
-def test_results_and_what_the_user_says_next_are_one_message() -> None:
+def test_results_and_the_next_user_message_are_merged() -> None:
     turns = [
         HI,
         called({"a": 1}, {}, content="I look."),
@@ -79,7 +79,7 @@ def test_results_and_what_the_user_says_next_are_one_message() -> None:
     assert told[2]["content"] == f"{RESULT}\n7 C\n{END_OF_RESULT}\n{RESULT}\n\n{END_OF_RESULT}\nUnd?"
 
 
-def test_other_messages_stay_as_they_are() -> None:
+def test_other_messages_are_unchanged() -> None:
     turns = [SYSTEM, HI, {"role": "assistant", "content": "Hello"}, HI, HI]
     assert converted(turns) == turns
     odd = [HI, {"role": "assistant", "content": "a", "tool_calls": [3, {"function": {"name": []}}]}, HI]

@@ -1,4 +1,4 @@
-"""Calls as Llama 3 writes them, in pieces of any size, and JSON that is none."""
+"""Tool calls in Llama 3's format, in pieces of any size, and invalid JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARSED = ("weather", {"city": 'K\u00f6ln; "x"', "days": 3})
 
 
 def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> tuple[str, list[tuple[str, Any]]]:
-    """What is said and what is called in a text that comes in pieces of these sizes."""
+    """Return the text and the calls of an answer that arrives in pieces of these sizes."""
     reader, said, calls, begin = LlamaCallReader(TOOLS, most), "", list[Any](), 0
     for size in [*(sizes or []), len(text) + 1]:
         piece, begin = text[begin : begin + size], begin + size

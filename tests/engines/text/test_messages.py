@@ -1,4 +1,4 @@
-"""Messages as callers pass them: what is taken, and that every refusal names the place."""
+"""Messages from callers: accepted values, and errors that name the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint keeps its chat templates and special tokens."""
+"""The locations of chat templates and special tokens in a checkpoint."""
 
 from __future__ import annotations
 

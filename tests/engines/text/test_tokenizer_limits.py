@@ -1,4 +1,4 @@
-"""What a tokenizer makes of a text lies within the bounds that follow from its steps."""
+"""The output of a tokenizer is within the bounds that follow from its steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tokenizer_of(steps: list[Any]) -> Tokenizer:
 
 @settings(max_examples=300, deadline=None)
 @given(steps=st.lists(NORMALIZERS, max_size=4), texts=st.lists(TEXTS, min_size=1, max_size=3))
-def test_no_text_becomes_longer_or_shorter_than_the_bounds_say(steps: list[Any], texts: list[str]) -> None:
+def test_the_length_of_any_text_stays_within_the_bounds(steps: list[Any], texts: list[str]) -> None:
     tokenizer, text = tokenizer_of(steps), "<|end|>".join(texts)
     limits = limits_of(tokenizer)
     ids = tokenizer.encode(text).ids

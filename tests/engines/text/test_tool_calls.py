@@ -1,4 +1,4 @@
-"""Calls in the text of answers: as models write them, in pieces of any size, and texts that only look like it."""
+"""Tool calls in answers: the formats of models, in pieces of any size, and text that only resembles a call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARSED = ("weather", {"city": "Köln", "days": 3})
 
 
 def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> tuple[str, list[tuple[str, Any]]]:
-    """What is said and what is called in a text that comes in pieces of these sizes."""
+    """Return the text and the calls of an answer that arrives in pieces of these sizes."""
     reader, said, calls, begin = ToolCallReader(TOOLS, most), "", list[Any](), 0
     for size in [*(sizes or []), len(text)]:
         piece, begin = text[begin : begin + size], begin + size

@@ -1,4 +1,4 @@
-"""Where a text ends, and what of it may be shown before it has."""
+"""The end of a text, and the part that may be shown before it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_streamed_pieces_add_up_to_the_text_however_the_rounds_fall(
     stop=st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=2).map(tuple),
 )
 def test_draft_runs_partition_the_text(rounds: list[list[int]], stop: tuple[str, ...]) -> None:
-    """Of every round all tokens but the last are accepted drafts, as a scheduler says it."""
+    """All tokens of a round except the last are accepted drafts, as a scheduler reports them."""
     transcript, shown, drafted = _transcript(stop=stop), [], []
     for tokens in rounds:
         transcript.extend(tokens, accepted=len(tokens) - 1)

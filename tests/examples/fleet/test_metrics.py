@@ -42,7 +42,7 @@ def test_a_series_that_only_one_replica_has_is_kept() -> None:
     ]  # fmt: skip
 
 
-def test_the_tally_counts_what_the_answers_say_of_themselves(server: Server) -> None:
+def test_the_tally_counts_the_usage_in_answers(server: Server) -> None:
     before = Tally.of(_metrics(server))
     fixed = {"num_speculative_tokens": 2, "temperature": 0}  # the policy might choose no drafts
     body = {"prompt": "def f(x):\n", "max_tokens": 20, "ignore_eos": True, **fixed}

@@ -1,4 +1,4 @@
-"""Requests as they are handed to replicas."""
+"""Requests as they are passed to replicas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_seed_of_the_client_is_kept() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[1]", b'{"colour": 1}', b'{"prompt": ""}'])
-def test_what_a_replica_refuses_is_passed_on_unchanged(body: bytes) -> None:
+def test_errors_of_a_replica_are_passed_on_unchanged(body: bytes) -> None:
     assert _question("/v1/completions", body).body == body
 
 
@@ -57,7 +57,7 @@ def test_prompts_are_compared_in_whole_blocks() -> None:
     assert beginnings("") == []
 
 
-def test_what_one_engine_began_only_the_same_engine_continues() -> None:
+def test_a_stream_is_continued_only_by_the_same_engine() -> None:
     fresh = Question("POST", "/v1/completions", (), b"")
     assert fresh.fits("e1")
     assert fresh.fits(None)

@@ -1,4 +1,4 @@
-"""The number of replicas that requests and the speed of answers require."""
+"""The number of replicas for a load and an answer speed."""
 
 from __future__ import annotations
 

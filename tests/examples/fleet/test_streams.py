@@ -1,4 +1,4 @@
-"""Streams that go on when the replica that began them dies."""
+"""Streams continue if the replica that started them dies."""
 
 from __future__ import annotations
 

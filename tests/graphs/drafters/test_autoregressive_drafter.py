@@ -1,4 +1,4 @@
-"""The graph of an EAGLE-3 drafter, pass after pass over its caches, drafts what the cache-free reference drafts."""
+"""The EAGLE-3 drafter graph, run pass by pass over its caches, drafts the same as the cache-free reference."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_passes_over_caches_equal_a_full_recompute(
 def test_a_further_draft_reads_the_state_that_the_last_was_drafted_from(
     tiny_pair: Pair, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    """Fed anything else in its place, it is another one."""
+    """With any other input in its place, the drafts differ."""
     features = rng.standard_normal((9, TAPS * H)).astype(np.float32)
     ids = [int(i) for i in rng.integers(2, VOCAB, 9)]
     passes = Passes(tmp_path, tiny_pair, "ort")

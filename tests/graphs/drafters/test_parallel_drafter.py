@@ -1,4 +1,4 @@
-"""The drafter's graph drafts what the cache-free reference drafts, and each part of the recipe matters."""
+"""The drafter graph drafts the same as the cache-free reference, and each of its features has an effect."""
 
 from __future__ import annotations
 

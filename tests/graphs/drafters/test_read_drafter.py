@@ -1,4 +1,4 @@
-"""A head is read from its config and shapes, and every misfit is named at once."""
+"""A head is read from its config and shapes, and all mismatches are reported at once."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def test_every_misfit_is_named_at_once(target: TargetSpec, shapes: dict[str, tup
         assert part in message
 
 
-def test_rows_that_are_no_whole_heads_are_refused_without_a_number_of_heads(
-    shapes: dict[str, tuple[int, ...]], target: TargetSpec
-) -> None:
+def test_rows_that_do_not_divide_into_heads_are_refused(shapes: dict[str, tuple[int, ...]], target: TargetSpec) -> None:
     config = {name: value for name, value in CONFIG.items() if not name.startswith("num_attention")}
     rows = shapes["midlayer.self_attn.q_proj.weight"][0]
     message = refusal(config | {"head_dim": rows - 2}, shapes, target)

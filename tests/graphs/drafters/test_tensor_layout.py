@@ -1,4 +1,4 @@
-"""Every kind of head drafts what the reference drafts, and a head is the same head in either layout."""
+"""Every kind of head drafts the same as the reference, in both layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns without a token ask for no experts of their own, and what tokens give stays what it was."""
+"""Columns without a token activate no additional experts, and the results of tokens do not change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _windows(lengths: list[int], seed: int) -> dict[str, np.ndarray]:
 
 
 def _left_alone(traced: Traced, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The graph as it would be if such columns had experts of their own."""
+    """The graph as if such columns had their own experts."""
     path = traced.folder / f"{name}-left-alone" / "model.onnx"
     path.parent.mkdir(exist_ok=True)
     with monkeypatch.context() as patch:

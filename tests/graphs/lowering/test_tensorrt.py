@@ -1,4 +1,4 @@
-"""Lowering ``tensorrt``: in the form that its parser takes, and saying what the standard bodies say."""
+"""The ``tensorrt`` lowering produces what TensorRT's parser accepts, equivalent to the standard bodies."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_shares_of_experts_are_not_scattered(trace_of: Any) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_fused_attention_does_not_read_what_the_pass_writes(every: Traced, part: str) -> None:
+def test_fused_attention_does_not_read_entries_that_the_pass_writes(every: Traced, part: str) -> None:
     model = every.lowered(part, "tensorrt").model
     written = {node.outputs[0] for node in _nodes(model, "TensorScatter")}
     read = {node.inputs[0] for kind in ("Slice", "Reshape") for node in _nodes(model, kind)} & written

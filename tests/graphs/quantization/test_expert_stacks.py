@@ -1,4 +1,4 @@
-"""Stacks of experts in the layout of TensorRT's own layer: cut on their way into the file, and the same numbers."""
+"""Expert stacks in the layout of TensorRT's expert layer: split while they are written, with equal values."""
 
 from __future__ import annotations
 

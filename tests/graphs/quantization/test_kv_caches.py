@@ -1,4 +1,4 @@
-"""Caches of codes: the graph computes what rounding keys and values in torch computes, in half the memory or less."""
+"""Quantized caches: the graph equals rounding of keys and values in torch, in half the memory or less."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_interface_is_fp8_and_the_plugin_writes_it(every: Traced) -> None:
 
 @pytest.mark.parametrize(("dtype", "more"), [("float16", 0), ("int8", 2)])
 def test_narrower_caches_have_their_type_from_one_end_to_the_other(qwen3: Traced, dtype: str, more: int) -> None:
-    """How many rows a cache has may be asked, whatever it holds."""
+    """The number of rows of a cache is readable for any type."""
     model = graph_files.load(qwen3.folder / "target.onnx")
     before = {value.name: value.shape[-1] for value in model.graph.inputs if "_cache." in str(value.name)}
     (first, *_) = (value for value in model.graph.inputs if value.name in before)

@@ -1,4 +1,4 @@
-"""Routed experts that keep their MXFP4 blocks: two ops in place of one, or a reason why not."""
+"""Routed experts keep their MXFP4 blocks: two ops replace one, or the reason is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed stacks in a graph: routed experts become an op of ours, and their matrices are packed as they come."""
+"""Packed expert stacks: routed experts become a custom op, and matrices are packed while they stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed matrices in a graph: their products and lookups become ops of ours, and their rows are packed as they come."""
+"""Packed matrices: products and lookups become custom ops, and rows are packed while they stream."""
 
 from __future__ import annotations
 

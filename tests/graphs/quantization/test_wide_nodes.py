@@ -1,4 +1,4 @@
-"""Wide matrices in a graph, packed: their products and lookups become ops of ours; rows are packed as they come."""
+"""Packed unquantized matrices: products and lookups become custom ops, and rows are packed while they stream."""
 
 from __future__ import annotations
 

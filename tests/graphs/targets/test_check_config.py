@@ -1,4 +1,4 @@
-"""The values of a target's configuration: what cannot be is refused at once, and by name."""
+"""The values of a target's configuration: invalid ones are refused at once, by name."""
 
 from __future__ import annotations
 

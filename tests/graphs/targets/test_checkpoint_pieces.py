@@ -1,4 +1,4 @@
-"""Which checkpoint tensors make up a graph, and what is said of a checkpoint that is not whole."""
+"""The checkpoint tensors of a graph, and errors for incomplete checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX = "model.layers.0.mlp.experts"
 
 
 def stored_for(name: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """What a family's graph wants, and a checkpoint that has just that, under the names of its files."""
+    """The weights of a family's graph, and a checkpoint that has exactly these, under the names of its files."""
     config = CONFIGS[name]
     family, shapes = family_for(config), Skeleton(config).shapes
     stored: dict[str, Shape] = {}

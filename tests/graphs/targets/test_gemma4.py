@@ -1,4 +1,4 @@
-"""Gemma-4: its layers' sizes are those of transformers, however a configuration states them."""
+"""Gemma-4: the sizes of its layers equal transformers', for all forms of its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rotary table of Gemma-4 in a GGUF file: the share of frequencies that rotate, and what is refused."""
+"""The rotary table of Gemma-4 in a GGUF file: the share of rotated frequencies, and refusals."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_divisors_give_the_share_of_frequencies_that_rotate() -> None:
         ((1e30, 1e30), "rope_freqs.weight has no value that is 1"),
     ],
 )
-def test_other_divisors_are_refused_with_what_is_wrong(divisors: tuple[float, ...], complaint: str) -> None:
+def test_other_divisors_are_refused_with_a_reason(divisors: tuple[float, ...], complaint: str) -> None:
     with pytest.raises(BuildError, match=complaint) as caught:
         NAMING.entries(GgufFacts(SAID, NAMES, divisors))
     assert caught.value.why

@@ -1,4 +1,4 @@
-"""Patches of modelling code: the head is given the emitted columns alone, by whatever way it is called."""
+"""Patches of modeling code: the LM head gets only the emitted columns, however it is called."""
 
 from __future__ import annotations
 

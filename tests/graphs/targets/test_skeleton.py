@@ -1,4 +1,4 @@
-"""One skeleton serves all: what is traced or calibrated with it changes a copy."""
+"""One skeleton is shared: tracing and calibration change a copy."""
 
 from __future__ import annotations
 

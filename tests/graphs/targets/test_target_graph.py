@@ -1,4 +1,4 @@
-"""The target's graph says what transformers says, whatever the lowering and however the tokens are cut into windows."""
+"""The target graph equals transformers, for any lowering and any division of tokens into windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every weight has the role that its module gives it, and all are counted."""
+"""Every weight has the role of its module, and all weights are counted."""
 
 from __future__ import annotations
 

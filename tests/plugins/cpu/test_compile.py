@@ -1,4 +1,4 @@
-"""The CPU kernels compile, with whichever compiler there is, or say why not; the same text gives the same bytes."""
+"""The CPU kernels compile reproducibly with any supported compiler, or the error says why not."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_another_compiler_behind_a_wrapper_has_another_identity(tmp_path: Path) 
 def test_local_compiler_builds_a_loadable_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_library: Path
 ) -> None:
-    """Of a short text; that of the kernels is compiled only where nobody has yet."""
+    """A short source; the kernels are compiled only if they are not cached."""
     monkeypatch.setattr(compiling, "units", lambda: TWO_UNITS)
     path = tmp_path / "kernels.so"
     path.write_bytes(compile_library().code)
@@ -141,7 +141,7 @@ def test_an_error_in_any_unit_is_quoted(monkeypatch: pytest.MonkeyPatch, cpu_lib
 
 
 @pytest.mark.parametrize("named", [None, "/given"])
-def test_pypi_compiler_caches_nothing_outside_the_private_folder_unless_told_to(
+def test_pypi_compiler_caches_only_in_the_private_folder_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None, named: str | None
 ) -> None:
     written = tmp_path / "caches"
@@ -198,7 +198,7 @@ def test_the_kernels_compile_to_a_library_for_arm_machines(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_kernels_give_the_same_bits_on_arm_machines(tmp_path: Path) -> None:
-    """The tests of the ops once more, on an emulated machine beside this one: references and every bit."""
+    """The tests of the ops again, on an emulated machine next to this one: references and all bits."""
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("needs qemu-aarch64 (Debian: apt-get install qemu-user)")

@@ -1,4 +1,4 @@
-"""Exponential and tangent are what they should be to the last digits, and the same bits however wide they are made."""
+"""Exponential and tangent are accurate to the last digits, with the same bits for any vector width."""
 
 from __future__ import annotations
 

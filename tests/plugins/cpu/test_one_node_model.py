@@ -1,4 +1,4 @@
-"""Models that are written without the package onnx are what it would have written."""
+"""Models written without the onnx package equal those that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pack of CPU kernels is read as it was written, and refused in our words when it is damaged."""
+"""A pack of CPU kernels is read back as written, and a damaged one is refused with a typed error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A library is used when it works with this machine's ONNX Runtime; what else is given ends no process of ours."""
+"""A library is used if it works with this ONNX Runtime; any other one does not end the process."""
 
 from __future__ import annotations
 

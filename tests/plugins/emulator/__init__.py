@@ -1,4 +1,4 @@
-"""Runs the kernels on a CPU: the very text that nvcc compiles, compiled by g++ against ``machine.h``.
+"""Run the CUDA kernels on a CPU: the source that nvcc compiles, compiled by g++ with ``machine.h``.
 
 It knows nothing of a GPU's memory model or speed. It does check what is most of a kernel: indices, clamps, barriers
 that all threads reach, and results.
@@ -30,7 +30,7 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 def name_of(dtype: Any) -> str:
-    """What specs call a dtype of NumPy."""
+    """Return the specs' name for a dtype of NumPy."""
     return str(dtype).replace("float8_", "float8")
 
 

@@ -1,4 +1,4 @@
-"""Every kernel compiles for every target, with both compilers, and spills nothing."""
+"""Every kernel compiles for every target with both compilers, without spills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches without a GPU: geometry, scalars, what a recording driver is asked for, and words where there is none."""
+"""Launches without a GPU: geometry, scalars, driver calls, and the error without a driver."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_missing_driver_error_has_install_instructions() -> None:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a libcuda.so.1 that records what the launcher asks of it: no GPU is needed, and none imitated."""
+    """The folder of a libcuda.so.1 that records the launcher's calls, without a GPU."""
     if COMPILER is None:
         pytest.skip("needs a C compiler for the recording driver")
     folder = tmp_path_factory.mktemp("driver")

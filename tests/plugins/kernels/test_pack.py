@@ -1,4 +1,4 @@
-"""Packs of compiled kernels: what is written is read again, what is damaged is refused, what fits is found."""
+"""Packs of compiled kernels are read back as written, damaged ones are refused, and suitable kernels are found."""
 
 from __future__ import annotations
 

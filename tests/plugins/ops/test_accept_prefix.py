@@ -112,7 +112,9 @@ def test_lengths_beyond_the_tensors_are_clamped(run_body: Any) -> None:
 
 
 @pytest.mark.parametrize(("tolerance", "kept"), [(0.0, 1), (0.5, 1), (0.7, 2), (1.0, 2)])
-def test_tolerance_accepts_a_nearly_likeliest_draft(run_body: Any, tolerance: float, kept: int) -> None:
+def test_tolerance_accepts_a_draft_of_nearly_the_highest_probability(
+    run_body: Any, tolerance: float, kept: int
+) -> None:
     batch = greedy_window(best=[4, 5], drafts=[8])  # p(8) = exp(-1) * p(4) = 0.37 p(4)
     batch["tolerance"][:] = tolerance
     assert emitted(run_body, batch) == [[8, 5] if kept == 2 else [4]]
@@ -171,7 +173,7 @@ def test_every_row_is_accepted_drafts_one_token_then_padding(batch: Arrays) -> N
 @quick
 @given(windows())
 def test_a_lossless_row_is_a_prefix_of_the_targets_own_tokens(run_body: Any, batch: Arrays) -> None:
-    """Same uniform, same logits: same token, whatever the drafts are. They decide only how far a row goes."""
+    """Same uniform, same logits: same token, for any drafts, which only decide how far a row goes."""
     y = own_tokens(batch)
     tokens, num_tokens = run_body(OP, inputs_of(OP, batch))
     for b, n in enumerate(num_tokens):

@@ -1,4 +1,4 @@
-"""CloseUp: the entries of a path come to stand one after the other, and all others stay."""
+"""CloseUp: the cache entries of a path become contiguous, and all others stay unchanged."""
 
 from __future__ import annotations
 

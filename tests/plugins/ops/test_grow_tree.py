@@ -1,4 +1,4 @@
-"""GrowTree: the likeliest paths through a drafter's candidates, and what each draft does not see."""
+"""GrowTree: the most likely paths through a drafter's candidates, and the drafts that each draft does not see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OP = "GrowTree"
 
 
 def candidates(seed: int, rows: int, columns: int, positions: int, places: int, *, ties: bool = False) -> Arrays:
-    """Windows whose candidates are distinct at a position, likeliest first."""
+    """Windows whose candidates are distinct at a position, most likely first."""
     rng = np.random.default_rng(seed)
     scores = -np.sort(rng.exponential(2.0, (rows, positions, places))).astype(np.float32)
     return {
@@ -35,7 +35,7 @@ def candidates(seed: int, rows: int, columns: int, positions: int, places: int, 
 
 @st.composite
 def growths(draw: Any) -> Arrays:
-    """Any sizes, also so few candidates that a window stays partly as it is."""
+    """Any sizes, including so few candidates that a part of the window stays unchanged."""
     columns = draw(st.one_of(st.integers(1, 9), st.sampled_from([33, 64])))
     positions = draw(st.one_of(st.just(max(columns - 1, 1)), st.integers(1, 8)))
     places = draw(st.integers(1, 8))
@@ -57,7 +57,7 @@ def test_a_second_choice_may_be_likelier_than_a_long_chain() -> None:
 
 @quick
 @given(growths().filter(lambda batch: batch["window_ids"].shape[1] <= 9))
-def test_the_drafts_are_the_likeliest_of_all_paths(batch: Arrays) -> None:
+def test_the_drafts_are_the_most_likely_of_all_paths(batch: Arrays) -> None:
     """By listing every path of up to three positions."""
     batch = batch | {name: batch[name][:, :3] for name in ("candidate_ids", "candidate_scores")}
     _, positions, places = batch["candidate_ids"].shape

@@ -1,4 +1,4 @@
-"""MicroscaledRound: what MXFP8 makes of numbers, exactly, also at the edges of blocks and of powers of two."""
+"""MicroscaledRound: the exact MXFP8 values, also at the edges of blocks and of powers of two."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_type(x: Any) -> Any:
 
 @st.composite
 def tensors(draw: Any) -> Any:
-    """Blocks of every size of numbers, some of them powers of two, or what lies beside 448 times one."""
+    """Blocks of values of all magnitudes, some of them powers of two, or next to 448 times one."""
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     lead = draw(st.lists(st.integers(1, 3), min_size=2, max_size=2))
     blocks = draw(st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""Mxfp4Down: the sum over a token's experts. What both products have in common is in test_mxfp4_gate_up.py."""
+"""Mxfp4Down: the sum over a token's experts. Tests of both products are in test_mxfp4_gate_up.py."""
 
 from __future__ import annotations
 

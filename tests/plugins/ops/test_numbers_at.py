@@ -1,4 +1,4 @@
-"""NumbersAt: each window reads the numbers of the positions that it can emit."""
+"""NumbersAt: each window reads the random numbers of the positions that it can emit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QuantizedExperts: a token's bits depend on that token alone, whatever window it is in."""
+"""QuantizedExperts: a token's bits depend only on that token, in any window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WideExperts: a token's bits depend on that token alone, whatever window it is in."""
+"""WideExperts: a token's bits depend only on that token, in any window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WideLinear: a row's bits depend on that row and the matrix alone, whatever runs it."""
+"""WideLinear: a row's bits depend only on that row and the matrix, on any machine."""
 
 from __future__ import annotations
 

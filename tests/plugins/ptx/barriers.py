@@ -29,7 +29,7 @@ class Barriers:
         self.arrived = np.zeros((self.threads.blocks, NUMBERS), np.int64)
 
     def reach(self, block: int, gate: Gate, following: int | None, lanes: Array) -> None:
-        """Lanes come to a barrier; those that complete it go on, with all who wait for them."""
+        """Lanes arrive at a barrier; those that complete it continue, with all that wait there."""
         if gate.kind == "arrive":
             self._arrive(gate, lanes)
             self.machine.push(following, lanes)
@@ -82,7 +82,7 @@ class Barriers:
         passed[2, lanes] += 1
 
     def _release_clusters(self) -> None:
-        """Let go whoever waits in clusters in which all threads have arrived as often."""
+        """Release waiting threads of clusters in which all threads have arrived equally often."""
         size = self.machine.shape.cluster * self.machine.shape.block
         least = self.threads.passed[2].reshape(-1, size).min(axis=1)
         for block, (gate, following, lanes) in list(self.at.items()):
@@ -90,7 +90,7 @@ class Barriers:
                 self._go(block, gate, following, lanes, least[lanes // size] >= self.threads.passed[2, lanes], 3)
 
     def end(self, lanes: Array) -> None:
-        """End threads. The shared memory of a block ends with its last thread, and nobody may still access it."""
+        """End threads. The shared memory of a block ends with its last thread, and must not be accessed afterwards."""
         self.threads.ended[lanes] = True
         size = self.machine.shape.block
         done = self.threads.ended.reshape(-1, size).all(axis=1)

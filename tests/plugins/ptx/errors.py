@@ -32,7 +32,7 @@ class OutOfBounds(Fault):
 
 
 class Misaligned(Fault):
-    """An address is no multiple of the size of the access."""
+    """An address is not a multiple of the access size."""
 
 
 class BarrierFault(Fault):

@@ -64,7 +64,7 @@ class Frame:
                 self.registers.of(register)[self.lanes] = values
 
     def site(self, line: int) -> Site:
-        """Return who executes the instruction of that line."""
+        """Return the lanes that execute the instruction of that line."""
         return Site(self.machine.kernel.name, line, self.threads, self.lanes)
 
 

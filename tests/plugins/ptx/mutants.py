@@ -1,4 +1,4 @@
-"""Mistakes to test the tests with: a text of PTX with one instruction changed, as people and compilers err.
+"""Mutants for testing the tests: PTX with one changed instruction, like errors of people and compilers.
 
 Every kind lists the places where it applies; a mutant is a kind and the number of a place in a shuffled order.
 """
@@ -17,7 +17,7 @@ Change = Callable[[str], str | None]
 
 
 def _replaced(form: str, by: str | Callable[[re.Match[str]], str]) -> Change:
-    """Return the change of the first match in a line; None where there is none."""
+    """Return the change of the first match in a line; None without a match."""
 
     def change(line: str) -> str | None:
         new, count = re.subn(form, by, line, count=1)

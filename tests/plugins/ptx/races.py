@@ -1,4 +1,4 @@
-"""Finds data races: for every cell of memory, who accessed it last and how many barriers they had passed.
+"""Find data races: for every memory cell, the last access and the number of barriers passed.
 
 Accesses are ordered by barriers of a warp (``bar.warp.sync``), a block or a cluster that both threads pass, and by
 nothing else: shuffles, votes and reductions exchange registers, and CUDA promises no order of memory for them. Two

@@ -94,7 +94,7 @@ def to_generic(space: str, address: Array) -> Array:
 
 
 def from_generic(space: str, address: Array, site: Site) -> Array:
-    """Return the address in a space of a generic address, which must lie in its window."""
+    """Return the address in a space of a generic address, which must be in its window."""
     low = WINDOWS[space]
     high = {0: SHARED_WINDOW, SHARED_WINDOW: LOCAL_WINDOW}.get(low, 1 << 62)
     wrong = (address < low) | (address >= high)

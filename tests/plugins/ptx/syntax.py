@@ -141,7 +141,7 @@ def number(text: str) -> Immediate | None:
 
 
 def variable(words: str, line: int) -> Variable | None:
-    """Read ``.shared .align 16 .b8 name[64]`` or ``.global .align 4 .u32 name = 5``; None if it is none."""
+    """Read ``.shared .align 16 .b8 name[64]`` or ``.global .align 4 .u32 name = 5``; None for anything else."""
     form = r"\.(global|shared|local|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$.]+)(?:\[(\d+)\])?(?:\s*=\s*(\S+))?"
     match = re.fullmatch(form, words)
     if match is None:

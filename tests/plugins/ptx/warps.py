@@ -18,7 +18,7 @@ _VOTE = re.compile(r"vote\.sync\.(all|any|uni)\.pred|vote\.sync\.(ballot)\.b32")
 
 
 def complete(frame: Frame, masks: Array, line: int) -> Array:
-    """Return where all lanes of an instruction's mask are present. A lane that its own mask omits is a fault."""
+    """Return True for warps in which all lanes of the mask are present. A lane that its own mask omits is a fault."""
     threads, lanes = frame.threads, frame.lanes
     bit = np.uint32(1) << threads.lane[lanes].astype(np.uint32)
     if ((masks & bit) == 0).any():

@@ -1,4 +1,4 @@
-"""Builds ONNX files and prints what came out; run as a child, for TensorRT may crash.
+"""Build ONNX files and print the results; runs as a child process, because TensorRT may crash.
 
 The argument is the product: ``tensorrt-rtx`` builds ahead of time, ``tensorrt`` for the GPU that is there. Reads a JSON
 list of cases from standard input: ``model`` (a path), ``gpus``, ``profiles`` (each input name to least, usual and
@@ -53,7 +53,7 @@ def open_library(trt: Any, path: str, by: str) -> list[str]:
 
 
 def build(trt: Any, case: dict[str, Any]) -> dict[str, Any]:
-    """What one case comes to: layers, inputs and outputs, bytes of a plan by GPU; or the errors."""
+    """Return the result of one case: layers, inputs and outputs, plan bytes by GPU; or the errors."""
     errors.clear()
     flags = trt.NetworkDefinitionCreationFlag
     bits = 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0

@@ -1,4 +1,4 @@
-"""The wheel's missing link, in a copy of the wheel's library folder; every case in a process of its own."""
+"""The missing link in the TensorRT wheel, in a copy of its library folder; each case in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of a plugin to TensorRT-RTX's own descriptions; its builds are in ``tests/scenarios``."""
+"""A plugin's answers to TensorRT-RTX's descriptions; its builds are in ``tests/scenarios``."""
 
 from __future__ import annotations
 

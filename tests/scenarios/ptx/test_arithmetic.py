@@ -1,4 +1,4 @@
-"""Every form of arithmetic that the interpreter has, against exact numbers: Python's integers and fractions."""
+"""All arithmetic of the interpreter, compared with exact numbers: Python's integers and fractions."""
 
 from __future__ import annotations
 

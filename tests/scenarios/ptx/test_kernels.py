@@ -1,4 +1,4 @@
-"""The CUDA kernels as they ship against the references, without a GPU: NVRTC's PTX runs in an interpreter.
+"""The compiled CUDA kernels compared with the references, without a GPU: NVRTC's PTX in an interpreter.
 
 The launch is that of the spec: 512 threads to a block, clusters of 8. Every run also looks for data races, memory that
 nothing wrote, accesses out of bounds and barriers that some threads miss.

@@ -1,4 +1,4 @@
-"""The models in front of the engine's: token ids as TensorRT-LLM's clients send them, and texts in one response."""
+"""The front models: token ids from TensorRT-LLM's clients, and texts in one response."""
 
 from __future__ import annotations
 

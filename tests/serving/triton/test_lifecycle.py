@@ -1,4 +1,4 @@
-"""Models of the real server come and go: unloaded, loaded again, several at once, and refused before they load."""
+"""Models of a real server: unloaded, loaded again, several at once, and refused at load."""
 
 from __future__ import annotations
 

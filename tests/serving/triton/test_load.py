@@ -1,4 +1,4 @@
-"""Eight clients of ``generate_stream`` at once: every answer is right, nothing dies, and memory stays as it is."""
+"""Eight concurrent clients of ``generate_stream``: every answer is correct, nothing crashes, and memory is stable."""
 
 from __future__ import annotations
 

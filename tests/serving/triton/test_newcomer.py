@@ -1,4 +1,4 @@
-"""The path of README from an engine to an answer, as it stands there; and how a model that died is noticed."""
+"""The README's steps from an engine to an answer; and detection of a model that died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several engines in one server, several instances of one, and a model that is replaced while it answers."""
+"""Several engines in one server, several instances of one, and a model that is replaced under load."""
 
 from __future__ import annotations
 

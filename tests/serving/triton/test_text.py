@@ -1,4 +1,4 @@
-"""Text from the real server: streamed and whole, over HTTP and gRPC, many at a time, cut off, and refused."""
+"""Text from the real server: streamed and complete, over HTTP and gRPC, concurrent, truncated and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF files as models: the numbers that transformers computes with, under the names that it has for them."""
+"""GGUF files as models: the same values and names that transformers uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers made of GGUF metadata, against those that transformers makes of it, and against their own rules."""
+"""Tokenizers from GGUF metadata, compared with transformers' and with their own rules."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def made(of: GgufHeader) -> Any:
 
 
 def transformers_s(of: GgufHeader) -> Any:
-    """What transformers makes of the same metadata."""
+    """Return transformers' tokenizer for the same metadata."""
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_TOKENIZER_MAPPING, convert_gguf_tokenizer
 
     names = GGUF_TOKENIZER_MAPPING["tokenizer"]
@@ -68,7 +68,7 @@ def test_byte_pair_tokenizer_matches_transformers(pre: str) -> None:
     of = byte_pairs(pre=pre, add_bos_token=False)
     ours, theirs = made(of), transformers_s(of)
     for text in TEXTS:
-        text = text.replace("e\u0301", "")  # transformers forgets that Qwen composes it
+        text = text.replace("e\u0301", "")  # transformers ignores that Qwen composes it
         assert ours.encode(text).tokens == theirs.encode(text, add_special_tokens=False).tokens, text
 
 

@@ -1,4 +1,4 @@
-"""The numbers of GGUF's blocks, against their definition in ggml, written out one number at a time."""
+"""The values of GGUF blocks, compared with ggml's definition, written out value by value."""
 
 from __future__ import annotations
 

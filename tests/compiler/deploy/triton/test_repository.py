@@ -1,4 +1,4 @@
-"""A model repository on disk: what is written, what is left alone, and what is refused."""
+"""Model repositories on disk: written files, files left unchanged, and refusals."""
 
 from __future__ import annotations
 

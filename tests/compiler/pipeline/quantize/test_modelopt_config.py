@@ -1,4 +1,4 @@
-"""ModelOpt's list of the modules that stay wide."""
+"""The list of unquantized modules in ModelOpt's configuration."""
 
 from __future__ import annotations
 

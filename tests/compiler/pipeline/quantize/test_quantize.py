@@ -1,4 +1,4 @@
-"""FP8 checkpoints: what is rounded is rounded as stated, everything else is untouched, and it all reads back."""
+"""FP8 checkpoints: quantized weights match their definition, everything else is unchanged, and all is readable."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_layouts_unsupported_by_other_runtimes_are_reported(
 
 
 def test_experts_in_a_layout_that_modelopt_does_not_have_are_refused(tiny: Tiny) -> None:
-    """Gate and up of Gemma-4's experts lie below each other in one tensor."""
+    """Gate and up of Gemma-4's experts are stored in one tensor, one below the other."""
     target = Target.open(tiny("gemma-4-moe").target)
     with pytest.raises(BuildError, match=r"14 tensors of .* cannot be written in ModelOpt's FP8") as refused:
         make_worklist(target)
@@ -253,7 +253,7 @@ def test_shard_layout_is_preserved(tiny: Tiny, tmp_path: Path) -> None:
     tensors = stored(target)
     (target / "model.safetensors").unlink()
     files = [f"model-{i:05}-of-00003.safetensors" for i in range(3)]
-    placed = {name: files[i % 3] for i, name in enumerate(sorted(tensors))}  # gate and up of an expert lie apart
+    placed = {name: files[i % 3] for i, name in enumerate(sorted(tensors))}  # gate and up are separate
     for file in files:
         save_file({name: tensors[name] for name in tensors if placed[name] == file}, target / file)
     (target / INDEX).write_text(json.dumps({"weight_map": placed}))
@@ -277,7 +277,7 @@ def test_no_tensor_is_loaded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     target = Target.open(tmp_path)
     work, scales = make_worklist(target), some_scales(target)
     (tmp_path / "out").mkdir()
-    to_e4m3(np.ones(1, np.float32))  # makes the table that it keeps
+    to_e4m3(np.ones(1, np.float32))  # creates the table that it stores
     tracemalloc.start()
     try:
         write(tmp_path / "out", target.checkpoint, work, scales, Quiet(), piece=1 << 16)

@@ -1,4 +1,4 @@
-"""Line charts: every point lies in the picture, axes have round numbers, names are escaped."""
+"""Line charts: points are inside the image, axes have round numbers, names are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build report as a page."""
+"""The build report as an HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes of parameters are in memory."""
+"""Count the bytes of parameters in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer by layer is what the whole model does, bit for bit; and one layer is all that is in memory."""
+"""Calibration layer by layer gives the same bits as the whole model, with one layer in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Tiny = Callable[[str], Pair]
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_the_whole_model_bit_for_bit(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
-    samples = random_samples(23, 40, 1, 9)  # windows of 8 slide in them
+    samples = random_samples(23, 40, 1, 9)  # sliding windows of 8 fit in them
     scales = calibrated(tiny(family), samples)
     matmuls, caches = whole_model(tiny(family), samples.ids)
     for name, value in scales.inputs.items():
@@ -132,7 +132,7 @@ def test_an_expert_without_tokens_takes_its_layers_largest_and_is_reported(tiny:
     assert f"{never} of 42 experts saw no tokens and use their layer's largest range" in warning
     assert f"model.layers.0.mlp.experts {unseen[0]} (0)" in warning
     report = describe(scales)["experts"]
-    assert (report["unseen"], len(report["seldom"])) == (never, 42)  # four tokens of a layer reach none of them often
+    assert (report["unseen"], len(report["seldom"])) == (never, 42)  # four tokens rarely reach all of them
 
 
 def test_token_ids_out_of_range_are_refused(tiny: Tiny, calibrated: Calibrate) -> None:

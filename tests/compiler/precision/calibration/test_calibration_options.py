@@ -1,4 +1,4 @@
-"""Options of a calibration that contradict each other, or name what is not there."""
+"""Contradictory calibration options, and options that name missing files."""
 
 from __future__ import annotations
 

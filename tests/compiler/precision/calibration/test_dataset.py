@@ -1,4 +1,4 @@
-"""Calibration files: every mistake is named with its line, and the choice does not depend on the order of lines."""
+"""Calibration files: errors name the line, and the selection does not depend on the order of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that is not there is refused with what torch finds; layers computed on a GPU give what the CPU gives."""
+"""A missing device is refused with what torch found; layers computed on a GPU equal those of the CPU."""
 
 from __future__ import annotations
 

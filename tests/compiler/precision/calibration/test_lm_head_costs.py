@@ -1,4 +1,4 @@
-"""The cost of a quantized LM head is that of the whole model with its LM head rounded."""
+"""The measured cost of a quantized LM head equals that of the whole model with a quantized LM head."""
 
 from __future__ import annotations
 

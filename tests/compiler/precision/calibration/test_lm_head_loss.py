@@ -1,4 +1,4 @@
-"""A build advises a quantized LM head where its measured loss is small, and against it where it is not."""
+"""A build recommends a quantized LM head if its measured loss is small, and advises against it otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges depend on the numbers seen alone, and each method keeps its promise about them."""
+"""Ranges depend only on the observed values, and each method satisfies its definition."""
 
 from __future__ import annotations
 

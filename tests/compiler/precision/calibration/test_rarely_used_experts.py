@@ -1,4 +1,4 @@
-"""Experts that saw few tokens are named, and one that saw none takes what none of its layer goes beyond."""
+"""Experts with few tokens are reported, and an expert without tokens gets the largest range of its layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved ranges come back as they were, and nothing that cannot scale a type comes back at all."""
+"""Saved ranges are read back unchanged, and unusable ranges are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes layer by layer say what transformers says of the whole model, with one layer in memory."""
+"""Passes layer by layer give transformers' results for the whole model, with one layer in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.compiler.precision.calibration.residents import resident_bytes, uncou
 from tests.models import CONFIGS, Pair
 
 Tiny = Callable[[str], Pair]
-TEXTS = random_samples(23, 40, 1, 9).ids  # windows of 8 slide in them
+TEXTS = random_samples(23, 40, 1, 9).ids  # sliding windows of 8 fit in them
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -30,7 +30,7 @@ def test_streamed_logits_and_taps_match_the_whole_model(family: str, tiny: Tiny,
     assert len(passes) == len(TEXTS)
     for ids, ours in zip(TEXTS, passes, strict=True):
         logits, features = (theirs.numpy() for theirs in target_pass(whole, target.spec, ids))
-        # Experts are added in another order, and Gemma-4 norms their sum, which shows more of its last digits.
+        # Experts are added in another order, and Gemma-4 normalizes their sum, which amplifies differences.
         np.testing.assert_allclose(ours.logits, logits, rtol=0, atol=5e-6 * abs(logits).max())
         np.testing.assert_allclose(ours.features, features, rtol=0, atol=2e-6 * abs(features).max())
     assert sum(done) == len(TEXTS) * num_steps(target)

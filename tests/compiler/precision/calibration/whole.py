@@ -1,4 +1,4 @@
-"""The oracle: ranges of a target that runs whole in transformers, read off its matmuls by what they multiply with."""
+"""The reference: ranges of a whole target in transformers, read from the inputs of its matmuls."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Matmuls(TorchFunctionMode):
 def whole_model(
     pair: Pair, sequences: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32
 ) -> tuple[Matmuls, dict[str, float]]:
-    """What entered each matmul, and the largest key and value of each layer by the graph's cache names."""
+    """Return the input of each matmul, and the largest key and value of each layer by the graph's cache names."""
     model = family_for(pair.config).load(pair.target, pair.config)
     stored = {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
     for tensor in (
         *model.parameters(),
         *stored.values(),
-    ):  # what is computed stays float32, as `from_pretrained` has it
-        tensor.data = tensor.data.to(dtype, copy=True)  # out of the mapped file: its alignment shows in the last bits
+    ):  # values stay float32, as with `from_pretrained`
+        tensor.data = tensor.data.to(dtype, copy=True)  # copied, because alignment affects the last bits
     model.config._experts_implementation = "eager"
     caches: dict[str, float] = defaultdict(float)
     with torch.no_grad(), Matmuls(model) as matmuls:

@@ -1,4 +1,4 @@
-"""Codes and scales are those of a plain reference, bit by bit, however a weight is cut and whoever computes."""
+"""Codes and scales equal those of a simple reference, bit by bit, for any division of a weight."""
 
 from __future__ import annotations
 

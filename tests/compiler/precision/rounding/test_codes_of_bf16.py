@@ -1,4 +1,4 @@
-"""The table of all BF16 numbers says what rounding each of them says."""
+"""The table of all BF16 values equals the rounding of each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads share the work on a stream: results in its order, little of it at a time, and no error is lost."""
+"""Threads share the work on a stream: results stay in order, memory is bounded, and errors are raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers to codes and back: as near as the type allows, in order, never something else than a number."""
+"""Conversion to codes and back: to the nearest value, monotonic, and never NaN."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_rounding_is_idempotent_and_monotonic(values: Array, kind: Codes) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(values=MODEST, kind=st.sampled_from(FOUR))
-def test_best_searched_scale_is_no_worse_than_the_unclipped_one(values: Array, kind: Codes) -> None:
+def test_searched_scale_is_at_least_as_good_as_the_unclipped_one(values: Array, kind: Codes) -> None:
     plain = scales_for(abs(values).max(axis=-1), kind)
     ours, theirs = (
         ((_back(values, each, kind) - values) ** 2).sum(axis=-1) for each in (block_scales(values, kind), plain)

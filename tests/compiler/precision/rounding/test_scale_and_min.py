@@ -1,4 +1,4 @@
-"""Blocks of four bits with a scale and a least value: what is stored is what loses least, for any numbers."""
+"""4-bit blocks with a scale and a minimum are stored with the smallest error, for any values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_block_rounding_is_position_independent(seed: int, rows: int) -> None:
 
 
 def test_many_blocks_are_rounded_as_few_are() -> None:
-    blocks = _noise(1500, 3)  # more than are looked at at once, and not a multiple of it
+    blocks = _noise(1500, 3)  # more than one batch, and not a multiple of it
     counts = np.arange(1, 97, dtype=np.float32).reshape(3, 32)
     np.testing.assert_array_equal(fit(blocks, counts)[1400:], fit(blocks[1400:], counts))
 

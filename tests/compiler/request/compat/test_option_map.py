@@ -1,4 +1,4 @@
-"""Every name of the table means an option that a verb has, or says why none does; the page has them all."""
+"""Every option in the table maps to an option of a command, or has a reason why not; the page lists all."""
 
 from __future__ import annotations
 

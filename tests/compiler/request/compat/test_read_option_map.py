@@ -1,4 +1,4 @@
-"""A file in TensorRT-LLM's or vLLM's names makes the request that ours make; nothing of it is lost without a word."""
+"""A file with TensorRT-LLM's or vLLM's option names gives the same request as our options, or a message per option."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ speculative-config: '{"method": "eagle3", "model": "some/head", "num_speculative
 
 
 def request(content: Mapping[str, Any], form: VerbOptions = BUILD) -> CompileRequest:
-    """What is asked for by a file of this content."""
+    """Return the request of a file with this content."""
     return form.request(**final(map_options(form, content, "a file").values))
 
 
 def left_out(content: Mapping[str, Any], form: VerbOptions = BUILD) -> str:
-    """What is told of it."""
+    """Return the messages about it."""
     return "\n".join(map_options(form, content, "a file").left_out)
 
 
@@ -292,7 +292,7 @@ def test_declared_draft_method_overrides_a_file_without_one(named: str | None, d
 _SIZE = st.integers(1, 99)
 _NAME = st.text("abc/.-", min_size=1, max_size=6).filter(lambda text: text not in ("ngram", "none"))
 _PATTERNS = st.lists(st.sampled_from(["layers.0.*", "*.down_proj", "model.layers.1.*"]), min_size=1, max_size=3)
-# Their name, what may be said, and what ours is called and says then.
+# The foreign name, its value, and the name and value of our option.
 _ROWS: list[tuple[str, st.SearchStrategy[Any], str, Any]] = [
     ("max_num_seqs", _SIZE, "max_batch_size", lambda value: value),
     ("max_model_len", _SIZE, "max_seq_len", lambda value: value),

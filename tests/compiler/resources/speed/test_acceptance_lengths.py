@@ -1,4 +1,4 @@
-"""Acceptance lengths between known ones: exact where they are known, rising, and possible everywhere."""
+"""Interpolated acceptance lengths: exact at known points, increasing, and always possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of passes: by the datasheet of a GPU, by what was measured of a CPU; never less for more work."""
+"""Pass times: from a GPU's datasheet or CPU measurements, and never shorter for more work."""
 
 from __future__ import annotations
 

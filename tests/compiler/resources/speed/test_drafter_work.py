@@ -1,4 +1,4 @@
-"""The work of a drafter: of a head tensor by tensor, or of one that is assumed."""
+"""The work of a drafter: of a head, tensor by tensor, or of an assumed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promised models' dry runs: an estimate for B200 offline, without weights, in its order of magnitude."""
+"""Dry runs of supported models: an offline estimate for B200, without weights, in the right order of magnitude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a pass: exact on small numbers, and never less for more tokens, rows or context."""
+"""The work of a pass: exact for small numbers, and never less for more tokens, rows or context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds: passes added up, tokens per second, the fastest K; and the same after a detour through JSON."""
+"""Rounds: sums of passes, tokens per second, the fastest K; unchanged by a JSON round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a target: the bytes of its weights as counted everywhere else, each read as often as a pass reads it."""
+"""The work of a target: the bytes of its weights, each counted as often as a pass reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion: a shell is offered the names that a value can have."""
+"""Shell completion offers the possible values of an option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAM = str(Path(sys.executable).with_name("peagle-compile"))
 
 
 def offered(line: str) -> list[str]:
-    """What bash is offered for the last word of a command line."""
+    """Return bash's completions for the last word of a command line."""
     words = line.split(" ")
     asked = {"_PEAGLE_COMPILE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run([PROGRAM], env=os.environ | asked, capture_output=True, text=True, check=True)

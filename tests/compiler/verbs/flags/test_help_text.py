@@ -1,4 +1,4 @@
-"""``--help`` on a terminal of 80 columns: no name of an option or an environment variable is cut or broken."""
+"""``--help`` on an 80-column terminal: no option or environment variable is broken across lines."""
 
 from __future__ import annotations
 

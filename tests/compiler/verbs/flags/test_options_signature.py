@@ -1,4 +1,4 @@
-"""A verb's options come from its form, and the command line goes before ``--set``, and that before ``--config``."""
+"""Options of a command come from its form; the command line overrides ``--set``, which overrides ``--config``."""
 
 from __future__ import annotations
 

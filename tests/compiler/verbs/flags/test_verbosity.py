@@ -1,4 +1,4 @@
-"""Long work speaks, as much as it was asked to, and never on standard output."""
+"""Long work reports progress at the requested verbosity, and never on standard output."""
 
 from __future__ import annotations
 

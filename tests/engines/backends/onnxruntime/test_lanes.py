@@ -1,4 +1,4 @@
-"""Requests in one batch: a round is one pass of each graph, and none of them can tell that it was not alone."""
+"""Requests in one batch: a round is one pass of each graph, and no request is affected by the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ K, LENGTH = 4, 96
 
 @pytest.fixture(scope="module")
 def folder(cpu_library: Path, tiny_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny pair with kernels of ours, which are the session's."""
+    """The tiny pair with the session's CPU kernels."""
     made = compiling.CpuLibrary(compiling.machine_name(), sources.digest(), cpu_library.read_bytes(), "the session's")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "compile_library", lambda: made)
@@ -46,7 +46,7 @@ def alone(folder: Path) -> Engine:
 
 
 def decoding(engine: Engine, draft: str, policy: Any) -> Engine:
-    """The same engine, decoding otherwise; which rounds run beside which prompts does not depend on time."""
+    """The same engine with other decoding; which rounds run with which prompts does not depend on time."""
     options: Any = {"draft": draft, "policy": policy, "max_prefill_tokens": 128}
     return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, **options)
 
@@ -182,7 +182,7 @@ def test_rounds_of_other_rows_leave_no_gap(
 def test_pending_columns_of_one_row_never_overflow_another_cache(
     folder: Path, alone: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fifty columns wait for the drafter when a request comes that has three positions left; each is drafted alone."""
+    """Fifty columns wait for the drafter when a request with three free positions arrives; each is drafted alone."""
     drafted: list[int] = []
     draft = SessionLanes._draft
     monkeypatch.setattr(

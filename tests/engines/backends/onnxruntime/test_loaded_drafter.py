@@ -1,4 +1,4 @@
-"""Rows of several drafters: they share the target's passes, and none can tell that another was there."""
+"""Rows of several drafters share the target's passes, and do not affect each other."""
 
 from __future__ import annotations
 

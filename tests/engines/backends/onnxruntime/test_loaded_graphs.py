@@ -1,4 +1,4 @@
-"""What ONNX Runtime raises is an error of ours, with its words and a cure."""
+"""Errors of ONNX Runtime become a ``PeagleError`` with its message and a fix."""
 
 from __future__ import annotations
 

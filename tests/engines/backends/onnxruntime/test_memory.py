@@ -1,4 +1,4 @@
-"""Caches that this machine cannot hold are refused with what they need and what there is."""
+"""Caches that do not fit in memory are refused with the required and available sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that wait for the drafter: without a gap, within their bound, and copied where a prompt is kept."""
+"""Columns that wait for the drafter are contiguous and bounded, and are copied with a kept prompt."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_a_profile_has_every_round_with_the_nodes_of_both_graphs(
         spent = sum(sum(layer.milliseconds) for layer in each.layers.values())
         assert 0 < spent <= 1000 * sum(each.seconds) + 0.001 * len(each.layers)
         assert {len(layer.milliseconds) for layer in each.layers.values()} <= {*range(1, len(each.seconds) + 1)}
-    assert [*tmp_path.iterdir()] == []  # ONNX Runtime's own files are gone
+    assert [*tmp_path.iterdir()] == []  # ONNX Runtime's own files were removed
 
 
 def test_an_engine_loaded_without_a_profile_has_none(tiny_folder: Path) -> None:

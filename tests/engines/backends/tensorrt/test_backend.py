@@ -1,4 +1,4 @@
-"""The TensorRT backend says what ONNX Runtime's says, on the graphs that TensorRT is given.
+"""The TensorRT backend gives ONNX Runtime's results on its own graphs.
 
 CUDA and TensorRT are stood in for (``host_device``, ``stand_in``), so this is no evidence about either; profiles,
 bindings, cache slices, captured rounds, lateness and admission are the real ones.
@@ -75,9 +75,7 @@ def test_text_and_acceptance_are_onnx_runtime_s(
 
 
 @pytest.mark.parametrize("k", [2, 6])
-def test_trees_give_onnx_runtime_s_text_in_rounds_that_wait_for_nobody(
-    plans: Plans, tiny_engine: Engine, k: int
-) -> None:
+def test_trees_give_onnx_runtime_s_text_in_rounds_without_waits(plans: Plans, tiny_engine: Engine, k: int) -> None:
     engine, device = plans
     replays = device.replays
     trees, expected = _told(engine, MIXED, k, "peagle"), _told(tiny_engine, MIXED, 0)
@@ -137,7 +135,7 @@ def test_any_batch_at_any_k_gives_onnx_runtime_s_text(plans: Plans, tiny_engine:
 
 
 def _plain(graph: Path, manifest_length: int, prompt: list[int], params: SamplingParams) -> list[int]:
-    """The oracle: the target's graph by itself, one row, one token at a time."""
+    """The reference: the target's graph alone, one row, one token at a time."""
     session = quiet_session(graph)
     caches = {i.name: np.zeros((1, *i.shape[1:]), np.float16) for i in session.get_inputs() if "_cache." in i.name}
     names = [o.name for o in session.get_outputs()]
@@ -199,7 +197,7 @@ def test_all_rounds_that_a_policy_may_choose_are_captured_before_the_first(
 
 
 def test_rounds_read_as_much_of_the_caches_as_the_texts_ask_for(plans: Plans) -> None:
-    """What short texts cost is not for the length of the caches to say."""
+    """The cost of short texts does not depend on the length of the caches."""
     engine, device = plans
     backend = engine._backend
     assert isinstance(backend, TensorRTBackend)
@@ -214,7 +212,7 @@ def test_rounds_read_as_much_of_the_caches_as_the_texts_ask_for(plans: Plans) ->
 def test_plan_without_reach_input_reads_whole_caches(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
 ) -> None:
-    """Engines that were built before plans were told."""
+    """Engines built before plans had recorded sizes."""
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     whole = {
         name: replace(part, inputs=tuple(n for n in part.inputs if n != "positions"))
@@ -246,7 +244,7 @@ def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> 
 
 
 def _runs(engine: Engine) -> list[tuple[str, int]]:
-    """What the target's plan runs from now on: profile and rows of each pass."""
+    """Record the runs of the target's plan: profile and rows of each pass."""
     runs: list[tuple[str, int]] = engine._backend._lanes._target.engine.runs  # type: ignore[attr-defined]
     runs.clear()
     return runs
@@ -406,7 +404,7 @@ def test_plan_of_another_graph_is_rejected(wide: dict[str, Path], tiny_engine: E
 def test_memory_is_not_reserved_for_sizes_or_types_that_a_plan_does_not_have(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
 ) -> None:
-    """The manifest reserves it and the plan writes it: on a GPU nobody would notice."""
+    """The manifest reserves the memory and the plan writes it; on a GPU, an overflow would go unnoticed."""
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     shapes, plan = manifest.shapes, manifest.target.plan
     assert plan is not None
@@ -473,7 +471,7 @@ def test_a_profiled_engine_times_every_layer_and_captures_nothing(
     assert (output.token_ids, output.acceptance) == (expected.token_ids, expected.acceptance)
     assert device.captures == 0
     profile = engine.end_profile()
-    # One more round may be launched than is read, and what prepares rounds is no phase.
+    # One more round may be launched than is read, and preparing rounds is not a phase.
     rounds = len(profile.phases["round"])
     assert rounds - (output.acceptance.rounds + output.acceptance.undrafted) in (0, 1)
     passes = {(each.phase, each.component): each for each in profile.passes}

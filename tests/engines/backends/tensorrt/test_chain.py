@@ -1,4 +1,4 @@
-"""EAGLE-3 heads on plans: the drafts of every round are those of ONNX Runtime, and no round waits for the host."""
+"""EAGLE-3 heads on plans: all drafts are those of ONNX Runtime, and no round waits for the host."""
 
 from __future__ import annotations
 

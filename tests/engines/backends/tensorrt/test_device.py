@@ -1,4 +1,4 @@
-"""The stand-in for a GPU is as late and as strict as it says: else the tests that use it would prove little."""
+"""The GPU stand-in is as late and as strict as documented, which the tests that use it rely on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_work_starts_only_when_awaited() -> None:
     device.upload(address, source)
     device.download(target, address)
     arrived = device.record()
-    source[0] = 6  # before the copy ran: this is what it sees
+    source[0] = 6  # the value before the copy ran
     assert target.tolist() == [0]
     arrived.wait()
     assert target.tolist() == [6]

@@ -1,4 +1,4 @@
-"""Penalties, biases, bans, grammars and logprobs on plans: the host chooses, and the result is ONNX Runtime's."""
+"""Penalties, biases, bans, grammars and logprobs on plans: the host selects tokens, with ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _told(output: Any) -> Any:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prompts=st.lists(PROMPT, min_size=1, max_size=5), k=st.integers(0, 6), data=st.data())
-def test_any_options_beside_any_others_give_onnx_runtime_s_result(
+def test_any_mix_of_options_gives_onnx_runtime_s_result(
     plans: tuple[Engine, HostDevice], tiny_engine: Engine, prompts: list[list[int]], k: int, data: st.DataObject
 ) -> None:
     params = [data.draw(policies()) for _ in prompts]

@@ -1,4 +1,4 @@
-"""Positions of caches on a device, kept on the host and copied back: what they were, wherever they go."""
+"""Cache positions of a device are kept on the host and copied back unchanged to any slot."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_buffer_is_reused_once_its_copy_is_dropped_and_not_before(device: Host
         assert (each[2, :, :4] == 2).all()
 
 
-def test_the_driver_is_asked_for_the_same_copy() -> None:
+def test_the_driver_gets_the_same_copy() -> None:
     pytest.importorskip("cuda.bindings")
     copy: Any = box_copy(Box(4096, 64, 8), Box(1 << 20, 16, 2), 16, 2, 5)
     assert (int(copy.srcDevice), copy.srcPitch, copy.srcHeight) == (1 << 20, 16, 2)

@@ -1,4 +1,4 @@
-"""What a backend keeps of its rounds: those of the last few kinds, the others dropped when the device is done."""
+"""A backend keeps the rounds of the last few kinds, and drops the others when the device is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools in chats, with OpenAI's client: what a model that was pushed into calling one answers, whole and streamed."""
+"""Tools in chats, with OpenAI's client: answers of a model that must call one, complete and streamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a form over HTTP, asked for by OpenAI's own client, Hugging Face's, and in vLLM's fields."""
+"""Structured outputs over HTTP, requested by OpenAI's and Hugging Face's clients, and with vLLM's fields."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _schema(schema: Any) -> Any:
 
 
 class Counted(BaseModel):
-    """What the official client turns into a schema, and the answer into."""
+    """The class that the official client converts to a schema, and the answer to."""
 
     flag: bool
     count: int

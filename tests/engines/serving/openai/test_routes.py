@@ -344,7 +344,7 @@ def test_stop_ids_allowed_ids_and_bad_words_reach_the_engine(client: OpenAI, ser
 
 @pytest.mark.parametrize("most", [0, 1, 5])
 def test_a_prompt_is_scored_the_way_evaluation_harnesses_do(client: OpenAI, served_engine: Engine, most: int) -> None:
-    """``lm_eval``'s local-completions: ids in, echo, and the sum over what comes after a context."""
+    """``lm_eval``'s local-completions: ids as input, echo, and the sum of logprobs after a context."""
     texts = [PROMPT, "import os\nimport sys\n"]
     prompts = [served_engine.tokenizer.encode(text) for text in texts]
     answer = client.completions.create(

@@ -1,4 +1,4 @@
-"""A reader who uses the chat page in a browser, by keyboard and by clicks; expressions find what the page shows."""
+"""A user of the chat page in a browser, with keyboard and clicks; expressions locate what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations that a browser keeps: listed, renamed, deleted, and where nothing can be stored."""
+"""Conversations stored in the browser: listed, renamed, deleted, and without storage."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_chat_works_where_nothing_can_be_stored(page: Page, broken: str, message
 
 
 @pytest.mark.parametrize("stored", ["null", "{", '{"id": "x", "turns": [{}]}', '{"id": 1, "turns": []}', "[1]"])
-def test_stored_things_that_are_no_conversation_are_left_alone(page: Page, stored: str) -> None:
+def test_stored_items_that_are_not_conversations_are_left_unchanged(page: Page, stored: str) -> None:
     page.value(f"localStorage.setItem('peagle-compile / chat x', {json.dumps(stored)})")
     page.value(f"localStorage.setItem('peagle-compile / settings', {json.dumps(stored)})")
     page.call("Page.reload")

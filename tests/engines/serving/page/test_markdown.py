@@ -1,4 +1,4 @@
-"""Markdown of models in the chat page: what is rendered, what was drafted, and that no text becomes more than text."""
+"""Markdown in the chat page: rendering, marks of drafted text, and no injection of HTML."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from peagle.engines.serving.server import Server
 from tests.engines.serving.browser import Browser, Page
 
-Runs = list[list[Any]]  # of [text, whether it was drafted]
+Runs = list[list[Any]]  # of [text, is drafted]
 
-# Renders each list of runs into an element of its own, run by run, and describes what is there afterwards.
+# Renders each list of runs into a separate element, run by run, and describes the result.
 _RENDER = """
 window.rendered = async (all, stepwise) => {
   const { Markdown } = await import(new URL("page/markdown.js", document.baseURI));
@@ -86,7 +86,7 @@ def test_markdown_becomes_elements(page: Page, text: str, html: str) -> None:
     assert html_of(page, text) == html
 
 
-def test_tables_and_tasks_have_what_screen_readers_need(page: Page) -> None:
+def test_tables_and_tasks_are_accessible_to_screen_readers(page: Page) -> None:
     table = html_of(page, "| a | b |\n|---|--:|\n| c | d |")
     assert '<th scope="col">a</th>' in table
     assert '<td class="right">d</td>' in table

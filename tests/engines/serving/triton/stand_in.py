@@ -1,4 +1,4 @@
-"""What of Triton's module the models use, for tests without a server: it keeps what is sent, and what is counted."""
+"""A stand-in for Triton's module without a server: records responses and metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TritonErrorOf:
     kind: Code
 
     def message(self) -> str:
-        """What it says."""
+        """Return the message."""
         return self.text
 
     def code(self) -> Any:
@@ -74,7 +74,7 @@ class ResponseOf:
 
 @dataclass
 class SenderOf:
-    """Keeps what is sent to a client, who may go; ``fails_at`` is the response that cannot be sent."""
+    """Records responses to a client, which may disconnect; sending response ``fails_at`` fails."""
 
     sent: list[tuple[ResponseOf | None, int]] = field(default_factory=list)
     is_gone: bool = False
@@ -92,7 +92,7 @@ class SenderOf:
             self.ended.set()
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """Return True if the client has disconnected."""
         assert not self.ended.is_set(), "Triton's server ends where this is asked after the last response"
         return self.is_gone
 
@@ -114,7 +114,7 @@ class SenderOf:
 
 
 class Series:
-    """A series of a family. Counters and gauges add up, a histogram keeps what it was told."""
+    """A series of a family. Counters and gauges add up, a histogram stores its observations."""
 
     def __init__(self) -> None:
         self.value, self.seen = 0.0, list[float]()
@@ -138,12 +138,12 @@ class Family:
         self._name = name
 
     def Metric(self, labels: dict[str, str], **_: object) -> Series:
-        """The series of these labels, one whoever asks."""
+        """Return the series of these labels, the same for every caller."""
         return self.of.setdefault((self._name, labels.get("finished_reason") or labels.get("lossy", "")), Series())
 
 
 class Utilities:
-    """The module; ``counted`` are its series, ``said`` is its log."""
+    """The module; ``counted`` has its series, ``said`` its log."""
 
     TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -164,5 +164,5 @@ class Utilities:
         INVALID_ARG, UNAVAILABLE, CANCELLED, INTERNAL = Code
 
     def value(self, name: str, reason: str = "") -> float:
-        """What a counter or gauge says."""
+        """Return the value of a counter or gauge."""
         return self.counted[f"vllm:{name}", reason].value

@@ -1,4 +1,4 @@
-"""From tensors to what is asked: every value as it was meant, and refusals by the tensor's name."""
+"""Conversion of tensors to requests: exact values, and errors that name the tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peagle.plugins.errors import UsageError
 
 
 def asked(**tensors: Any) -> TensorOptions:
-    """What a request of these tensors asks for; each is one row."""
+    """Return the request of these tensors; each is one row."""
     return parse_tensors(InputTensors({name: np.asarray(value)[None] for name, value in tensors.items()}))
 
 

@@ -1,4 +1,4 @@
-"""The way between models of one server: what is sent arrives as it was, and whoever goes is noticed."""
+"""The connection between models of one server: data arrives unchanged, and a lost peer is detected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Model:
 
 
 def echo(sender: LinkSender, tensors: Tensors) -> None:
-    """Answer with what was asked, in two responses."""
+    """Answer with the request, in two responses."""
     sender.send(response(**tensors))
     sender.send(response(), flags=1)
 
@@ -101,7 +101,7 @@ def test_an_error_arrives_with_its_code() -> None:
     assert caught.value.code == "INVALID_ARG"
 
 
-def test_a_request_that_becomes_unwanted_is_cancelled_at_the_other_side() -> None:
+def test_a_cancelled_request_is_cancelled_at_the_other_side() -> None:
     senders: SimpleQueue[LinkSender] = SimpleQueue()
     unwanted = threading.Event()
     with Model(lambda sender, _: senders.put(sender)) as model:
@@ -114,7 +114,7 @@ def test_a_request_that_becomes_unwanted_is_cancelled_at_the_other_side() -> Non
         end = time.monotonic() + SECONDS
         while not sender.is_cancelled():
             assert time.monotonic() < end
-        sender.send(response(), flags=1)  # in vain, and no error
+        sender.send(response(), flags=1)  # has no effect, and is not an error
 
 
 def test_an_end_without_a_last_response_is_noticed() -> None:
@@ -188,7 +188,7 @@ def test_non_request_message_is_ignored(line: bytes) -> None:
     assert begun == [{}]
 
 
-# Takes an address before the model does, and prints what it is sent.
+# Takes an address before the model does, and prints what it receives.
 _SQUATTER = """
 import os, socket, sys
 os.setuid(int(sys.argv[2]))
@@ -217,7 +217,7 @@ def test_socket_of_another_user_is_sent_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_the_user_of_this_process_and_root_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same check on both sides of the link, whoever runs the test."""
+    """The same check on both sides of the link, for any user."""
     begun: list[Tensors] = []
 
     def begin(sender: LinkSender, tensors: Tensors) -> None:

@@ -1,4 +1,4 @@
-"""The thread that answers, over a real engine: every request ends once, with all of its text or with an error."""
+"""The thread that sends responses, with a real engine: every request ends once, with its whole text or an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def letter(engine: Engine, sender: SenderOf, name: str = "", **fields: Any) -> P
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait for what comes by itself."""
+    """Wait for an asynchronous result."""
     end = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < end
@@ -78,7 +78,7 @@ def test_concurrent_requests_get_their_own_texts(courier: ResponseSender, tiny_e
         assert sender.text == tiny_engine.generate([PROMPT], params)[0].text
 
 
-def test_a_client_that_has_gone_frees_its_slot(
+def test_a_disconnected_client_frees_its_slot(
     courier: ResponseSender, utilities: Utilities, tiny_engine: Engine
 ) -> None:
     sender = SenderOf()

@@ -1,4 +1,4 @@
-"""Runs of nodes become one node that means the same; what is unknown stays outside, and why is said."""
+"""Runs of nodes are fused into one equivalent node; unsupported nodes stay outside, with the reason."""
 
 from __future__ import annotations
 

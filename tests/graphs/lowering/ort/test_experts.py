@@ -1,4 +1,4 @@
-"""Routed experts over codes of four and eight bits on ONNX Runtime, and those that its kernel does not take."""
+"""Routed experts with 4-bit and 8-bit codes on ONNX Runtime, and those that its kernel does not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linears over codes of four and eight bits on ONNX Runtime: what they give, the bytes read, and what does not fit."""
+"""Linears with 4-bit and 8-bit codes on ONNX Runtime: results, bytes read, and unsupported cases."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_file_and_semantic_graph_share_the_codes(kind: Codes, tmp_path: Path) ->
 @pytest.mark.parametrize("block", [16, 32, 64])
 @pytest.mark.parametrize("kind", BITS)
 def test_a_tied_matrix_is_stored_once_and_looked_up_in_its_codes(kind: Codes, block: int, tmp_path: Path) -> None:
-    """Its rows are what the product multiplies with, bit for bit."""
+    """Its rows equal the operand of the product, bit for bit."""
     how = replace(in_blocks(kind, block, ROWS, COLUMNS), gathered=True)
     small, x = Small(tied(), {"w": noise(3, ROWS, COLUMNS)}, {"w": how}), noise(1, 5, COLUMNS)
     model = small.lowered("ort", tmp_path / "model.onnx")
@@ -140,7 +140,7 @@ def test_linears_of_other_codes_or_blocks_are_not_packed_with_them(tmp_path: Pat
 
 
 def _reason(model: ir.Model) -> str:
-    """What keeps its only weight from the kernel."""
+    """Return the reason why the kernel does not support its only weight."""
     node = next(node for node in model.graph if node.op_type == "DequantizeLinear")
     return MatMulNBitsFusion().check(None, weight=node.outputs[0], codes=node.inputs[0]).reason  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Attention for TensorRT reads as much of the caches as it is told, and says the same."""
+"""Attention for TensorRT reads the requested part of the caches, with equal results."""
 
 from __future__ import annotations
 

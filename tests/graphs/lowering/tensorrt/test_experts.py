@@ -1,4 +1,4 @@
-"""``tensorrt-sm100``: routed experts as TensorRT's own layer, with a body that says the same to ONNX Runtime."""
+"""``tensorrt-sm100``: routed experts as TensorRT's expert layer, with an equivalent body for ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query and key heads of one joined linear: one norm and one rotary embedding, with the results of two."""
+"""Joined query and key projections: one norm and one rotary embedding give the results of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linears of one input: one matmul where their weights are stored alike, with the results of separate ones."""
+"""Linears with the same input become one matmul if their weights are stored alike, with equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounded inputs beside the write of a cache: q, behind it, has a rounding of its own if it is not joined."""
+"""Quantized inputs next to a cache write: q is quantized separately unless the projections are joined."""
 
 from __future__ import annotations
 

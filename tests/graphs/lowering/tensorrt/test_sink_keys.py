@@ -1,4 +1,4 @@
-"""Sinks as keys: what ``test_tensorrt.py`` compares with the reference, in the types that TensorRT computes in."""
+"""Attention sinks as keys: the comparisons of ``test_tensorrt.py``, in TensorRT's compute types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peagle.graphs.node_tape import Nodes
 
 @pytest.mark.parametrize("scale", [0.125, 0.3])
 def test_queries_carry_sinks_twice_as_exactly_as_their_type(scale: float, rng: np.random.Generator) -> None:
-    """A scale that is no power of two rounds a sink; the dimension after it has the rest."""
+    """A scale that is not a power of two rounds a sink; the next dimension holds the remainder."""
     half = ir.TensorType(ir.DataType.FLOAT16)
     q, sinks = (
         ir.Value(name=name, type=half, shape=ir.Shape(dims)) for name, dims in (("q", [1, 4, 3, 8]), ("s", [4]))

@@ -1,4 +1,4 @@
-"""Programs of a FusedRegion: written with names, run on ONNX Runtime as one node, or step by step."""
+"""Programs of a FusedRegion: written with names, run on ONNX Runtime as one node or step by step."""
 
 from __future__ import annotations
 

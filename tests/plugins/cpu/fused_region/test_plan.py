@@ -1,4 +1,4 @@
-"""Programs give the bits of their steps: with views, memory that is used again, any windows, threads and paths."""
+"""Programs give the same bits as their steps: with views, reused memory, and any windows, threads and instructions."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_programs_that_are_none_are_refused(cpu_library: Path, what: str) -> None:
+def test_invalid_programs_are_refused(cpu_library: Path, what: str) -> None:
     program, complaint = REFUSED[what]
     with pytest.raises(Exception, match=complaint):
         fused_region(cpu_library, program, {"x": "float32"}, 1)(x=np.ones((1, 2, 4), np.float32))

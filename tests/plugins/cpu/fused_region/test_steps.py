@@ -1,4 +1,4 @@
-"""The small steps of a fused region: what NumPy says, the same bits on every path, a token's from that token alone."""
+"""The small steps of a fused region equal NumPy, have the same bits for all instruction sets, and are per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the CPU kernels on an emulated machine of another kind, beside this one: both must give the same bits.
+"""Run the CPU kernels on an emulated machine of another kind and on this one: both must give the same bits.
 
 There is no ONNX Runtime on the other side. The kernels and ``host.cpp`` are one program, which is told by requests what
 to make and run. ``SessionOfBoth`` stands in for a session of ONNX Runtime where ``$PEAGLE_TEST_CPU_HOST`` is the
@@ -46,7 +46,7 @@ class Host:
         self._nodes = 0
 
     def instructions(self) -> str:
-        """What the kernels use where nobody names another path."""
+        """Return the instruction set that the kernels use by default."""
         self._ask(b"i")
         return self._text()
 
@@ -174,7 +174,7 @@ class SessionOfBoth:
     def _run(
         self, fed: Mapping[str, Any], here: Callable[[], list[Any]], bound: Mapping[str, int] | None = None
     ) -> list[Any]:
-        """The outputs; ``bound`` says of those in place of an input which one it is."""
+        """Return the outputs; ``bound`` names the input whose memory an output uses."""
         arrays = [fed[name] for name in self._fed]
         aliases = [(bound or {}).get(name, -1) for name in self._outputs]
         names = [name for name in self._outputs if name]
@@ -190,7 +190,7 @@ class SessionOfBoth:
 
 
 class Binding:
-    """What is bound to the inputs and outputs of a run."""
+    """The arrays that are bound to the inputs and outputs of a run."""
 
     def __init__(self) -> None:
         self.inputs: dict[str, Any] = {}
@@ -223,7 +223,7 @@ class _Result:
 
 
 def _memory_of(value: Any) -> Any:
-    """The array that lies in a value of ONNX Runtime, as long as that is there."""
+    """Return the array in a value of ONNX Runtime, valid as long as the value exists."""
     dtype, shape = np.dtype(BY_ONNX[value.element_type()].numpy), value.shape()
     if 0 in shape:
         return np.empty(shape, dtype)

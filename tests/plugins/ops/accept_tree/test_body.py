@@ -1,4 +1,4 @@
-"""AcceptTree in standard ops: what the reference says, of trees, of chains, and of ancestors that make no sense."""
+"""AcceptTree in standard ops equals the reference, for trees, chains and invalid ancestors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU kernel of AcceptTree: the reference's tokens on every path through it, and the same of all paths."""
+"""The CPU kernel of AcceptTree emits the reference's tokens, the same for all instruction sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health
 
 
 def kernel(library: Path, batch: Arrays) -> list[Any]:
-    """What the kernel emits: every path with one thread, the last one with three as well, all the same."""
+    """Return the kernel's output, after checking that all instruction sets and thread counts agree."""
     inputs = inputs_of(OP, batch)
     every = [run_op(library, OP, inputs, path) for path in paths_here(library)]
     every.append(run_op(library, OP, inputs, paths_here(library)[-1], threads=3))

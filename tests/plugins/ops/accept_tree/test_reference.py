@@ -1,4 +1,4 @@
-"""What AcceptTree means: the first child that is the target's own token, and a chain is a prefix."""
+"""AcceptTree accepts the first child that equals the target's token; a chain is a prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches whose drafts are trees, and where rounding may part two programs that walk them."""
+"""Batches with draft trees, and the tokens that may differ by rounding."""
 
 from __future__ import annotations
 

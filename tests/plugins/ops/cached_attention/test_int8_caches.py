@@ -1,4 +1,4 @@
-"""Numbers as int8 with a scale m * 2^e: to the nearest code, and the same codes in NumPy, the kernel and the body."""
+"""int8 with a scale m * 2^e: the nearest codes, equal in NumPy, the kernel and the body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library compiles around kernels, from the same text to the same bytes, and says what it cannot be made for."""
+"""The library compiles reproducibly around kernels, and refuses unsupported ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that opens the library has the plugins registered, with whichever TensorRT it has or the system knows."""
+"""A program that opens the library gets its plugins registered, with its own or the system's TensorRT."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tensorrt(folder: Path, name: str, version: int, position: int) -> Path:
 
 
 def opened(library: Path, before: str = "", folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """What a process says that opens it, after a library of its own."""
+    """Return the output of a process that opens it, after another library."""
     loads = f"import ctypes\n{before and f'ctypes.CDLL({before!r})'}\nctypes.CDLL({str(library)!r})"
     environment = os.environ | {"LD_LIBRARY_PATH": str(folder or "")}
     return subprocess.run([sys.executable, "-c", loads], env=environment, capture_output=True, text=True, check=True)

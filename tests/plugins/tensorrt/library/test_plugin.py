@@ -1,4 +1,4 @@
-"""What a plugin of the library answers, asked by a stand-in of TensorRT: the same as the specs, in the same words."""
+"""The plugins of the library, called by a TensorRT stand-in, agree with the specs, messages included."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CODE = b"\x7fELF, and no machine code"
 
 
 def compiled(folder: Path, *options: str) -> Path:
-    """The stand-in with the library in it, and a driver that records beside it."""
+    """The stand-in with the library, and a recording driver."""
     try:
         compiler = find_compilers()[0]
     except EnvironmentProblem as problem:
@@ -50,7 +50,7 @@ def compiled(folder: Path, *options: str) -> Path:
 
 
 class StandIn:
-    """The process; it is asked a line and answers with one, and with what the library had to say."""
+    """The process; it answers each line with a line, and with the library's messages."""
 
     def __init__(self, path: Path, said: Path, **environment: str) -> None:
         with said.open("w") as errors:
