@@ -1,5 +1,7 @@
-"""Engines changed on purpose: a manifest that says other things of the files, or files that say other things, with
-digest and hashes made right again. Such an engine is refused, or it runs."""
+"""Edited engines: manifests or files that contradict each other, with digest and hashes made consistent again.
+
+Such an engine is refused, or it runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with how an input ended: anything but work done or an error of ours, and anything half made."""
+"""Judge how an input ended: only a complete result or a ``PeagleError`` is right, without partial files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Values that break programs: numbers at the edges of their types, texts that are none, documents that are not what
-they seem."""
+"""Values that break programs: numbers at the limits of their types, invalid texts, malformed documents."""
 
 from __future__ import annotations
 

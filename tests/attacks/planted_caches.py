@@ -1,5 +1,7 @@
-"""Caches in which somebody has planted something: things of another user, things that others can write, steps whose
-files or records are others, links, pipes. What is not trusted is refused; what is damaged is made again."""
+"""Caches with planted entries: foreign owners, files that others can write, changed files and records, links, pipes.
+
+Untrusted entries are refused; damaged ones are built again.
+"""
 
 from __future__ import annotations
 

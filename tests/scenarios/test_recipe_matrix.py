@@ -1,5 +1,7 @@
-"""Every family in every recipe on every backend of this machine: it builds, keeps the types it declares, and decodes to
-the same tokens with drafts as without. Plans are built ahead of time and not run."""
+"""Every family in every recipe on every backend of this machine: builds, declared types, lossless drafts.
+
+Plans are built ahead of time and not run.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Builds with TensorRT-RTX, ahead of time: what the engine folder holds, what it refuses, and that accidents leave
-nothing behind. Nothing here is run on a GPU."""
+"""Builds with TensorRT-RTX, ahead of time: the contents of the engine folder, refusals, and no leftovers of failures.
+
+Nothing runs on a GPU.
+"""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ def test_version_and_beta_headers_are_accepted(server: Server) -> None:
         ({"container": "a"}, "container is not supported"),
     ],
 )
-def test_what_is_refused_is_named(server: Server, fields: dict[str, Any], says: str) -> None:
+def test_refusals_name_the_field(server: Server, fields: dict[str, Any], says: str) -> None:
     for streams in (False, True):
         status, told = ask(server, **fields, stream=streams)
         assert status == 400

@@ -485,7 +485,7 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         ),
     ],
 )
-def test_what_is_refused_is_named(server: Server, fields: dict[str, Any], param: str | None, says: str) -> None:
+def test_refusals_name_the_field(server: Server, fields: dict[str, Any], param: str | None, says: str) -> None:
     for streams in (False, True):
         status, told = ask(server, **fields, stream=streams)
         assert status == 400, told

@@ -115,7 +115,7 @@ def paths() -> tuple[str, ...]:
 
 
 def session_of_both(here: Callable[[], Any], model: bytes, threads: int) -> SessionOfBoth:
-    """A session of the model on both machines; the one ``here`` goes the portable path where it has not the other's."""
+    """A session of the model on both machines; ``here`` uses portable code if it lacks the other's instructions."""
     try:
         with pytest.MonkeyPatch.context() as patch:
             if os.environ.get(_PATH) in PATHS:
