@@ -16,7 +16,7 @@ CONTENT = os.urandom(5_000_001)
 
 @pytest.mark.parametrize("step", [1_000_003, 4_999_999, 6_000_000])
 def test_it_is_the_hash_of_the_finished_file(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following_hash, "_FLUSHED", 2_000_000)
+    monkeypatch.setattr(following_hash, "_FLUSH_BYTES", 2_000_000)
     path = tmp_path / "weights"
     with FollowingHash(path) as following, path.open("wb", buffering=0) as file:
         file.truncate(len(CONTENT))

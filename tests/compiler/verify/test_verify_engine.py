@@ -40,7 +40,7 @@ def fp8(folder: Path) -> Manifest:
 
 
 def test_losslessness_alone_needs_the_engine_alone(folder: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("compare_with_sources", "measure", "gone"):
+    for name in ("compare_with_sources", "measure", "checkpoint_problem"):
         monkeypatch.setattr(verify_engine, name, lambda *_: pytest.fail("it looked for checkpoints"))
     monkeypatch.setattr("peagle.compiler.verify.verify_path.require", lambda *_: pytest.fail("it asked for an extra"))
     done = cli("verify", folder, *SHORT, "--only", "losslessness", "--json")
