@@ -63,7 +63,7 @@ def require_trusted(root: Path, *below: str) -> None:
     last folder are followed; both the link and its target count. Folders above ``root`` are not checked: whoever
     replaces ``root`` there owns the replacement.
     """
-    if not is_off(SWITCH, _SWITCH_FIX):
+    if not is_off(SWITCH, _SWITCH_WHY):
         with writing(root, 0):
             _check_path(root, below)
 
