@@ -67,7 +67,7 @@ def test_drafters_come_and_go_while_requests_run(engines: Callable[[str], PlanEn
     """The engine's drafter loaded a second time, in rounds of both, which are captured pass by pass."""
     engine, _ = engines("tiny").another_on_the_gpu()
     write_twin(engine.folder, engine.manifest)
-    params, names = replace(SAMPLED, max_tokens=24, ignore_eos=True), ("built-in", "twin", "none")
+    params, names = replace(SAMPLED, max_tokens=12, ignore_eos=True), ("built-in", "twin", "none")
     with engine:
         plain = [engine.generate([each], params, draft="none")[0].token_ids for each in PROMPTS]
         for _ in range(2):  # memory that was freed is taken again
