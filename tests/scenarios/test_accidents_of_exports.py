@@ -59,13 +59,9 @@ def _half_made(folder: Path) -> list[Path]:
     return [path for path in folder.rglob(".*") if path.suffix != ".lock"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGKILL, -signal.SIGKILL),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
-    ],
+    ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_stopped_build_leaves_no_engine_and_the_next_resumes(
     number: signal.Signals, code: int, export_of: Export, cache: Path, tmp_path: Path
