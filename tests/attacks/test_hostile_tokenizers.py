@@ -19,7 +19,7 @@ def _tokenizers(world: World, engine: Engine) -> dict[str, Kind]:
 
 
 def test_hostile_tokenizers_are_right_or_refused(world: World, small_engine: Engine) -> None:
-    no_fault(world, _tokenizers(world, small_engine), Size(attacks=100, seed=0))
+    no_fault(world, _tokenizers(world, small_engine), Size(attacks=60, seed=0))
 
 
 @pytest.mark.slow
