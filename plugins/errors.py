@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 # The fix of an error that no input of a user should cause.
 REPORT = "this is an internal error of peagle-compile: report it with the output of `peagle-compile doctor`"
@@ -21,6 +21,11 @@ class PeagleError(Exception):
         self.what, self.why, self.fix = what, why, fix
         super().__init__(what)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The usual form calls the class with the message alone, which the subclasses with other arguments refuse: an
+        # error of a worker process would then break the pool that carries it.
+        return _restored, (type(self), self.args), self.__dict__
+
     def __str__(self) -> str:
         parts = [self.what]
         if self.why:
@@ -33,6 +38,11 @@ class PeagleError(Exception):
     def one_line(self) -> str:
         """Return ``str(self)`` as one line, for logs and server responses."""
         return "; ".join(part for part in (self.what, self.why, f"fix: {self.fix}" if self.fix else "") if part)
+
+
+def _restored(kind: type[PeagleError], args: tuple[Any, ...]) -> PeagleError:
+    """Return an error without its fields, which ``pickle`` and ``copy`` then set."""
+    return kind.__new__(kind, *args)
 
 
 class UsageError(PeagleError):
