@@ -37,12 +37,14 @@ Prompt = str | Sequence[int]
 class EncodedInput:
     """The token ids of a prompt or a conversation, for any number of requests.
 
-    ``end_ids`` are additional ids that end its text. ``shows_special`` puts special tokens into the text.
+    ``end_ids`` are additional ids that end its text. ``shows_special`` puts special tokens into the text. The text
+    ``continues`` that of the input, or begins a new message.
     """
 
     ids: tuple[int, ...]
     end_ids: frozenset[int] = frozenset()
     shows_special: bool = False
+    continues: bool = True
 
 
 class DraftOptions(TypedDict, total=False):
@@ -128,7 +130,8 @@ class RequestFactory:
         _, ids = self.written(messages, keep_last=keep_last, **options)
         end_ids = chats.ends_with(options.get("chat_template"))
         shown = shows_special(chats.style, self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
-        return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown)
+        continues = bool(options.get("continue_final_message"))
+        return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown, continues)
 
     def _prompt_limit(self, params: SamplingParams) -> int | None:
         """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
@@ -237,7 +240,14 @@ class RequestFactory:
             grammar=grammar,
         )
         end_ids = stops if params.ignore_eos else end_ids | stops
-        transcript = Transcript(params, tokenizer, room, end_ids, shows_special=prompt.shows_special)
+        transcript = Transcript(
+            params,
+            tokenizer,
+            room,
+            end_ids,
+            after=ids[-1] if prompt.continues else None,
+            shows_special=prompt.shows_special,
+        )
         scored = params.prompt_logprobs
         return Request(
             ids,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.problems import shown
 from ..errors import PromptTooLong
 from ..panics import is_library_fault, reason_of
-from .tokenizer_limits import MAX_DECODED_BYTES, MAX_ENCODED_BYTES, TokenizerLimits, limits_of, require_readable
+from .tokenizer_limits import (
+    MAX_DECODED_BYTES,
+    MAX_ENCODED_BYTES,
+    TokenizerLimits,
+    limits_of,
+    require_readable,
+    steps_of,
+)
 
 _FIX = "use the tokenizer.json that belongs to the model"
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 _CUT_TOKENS = 64  # how many tokens after a cut may differ from those of the uncut text
 
 
@@ -155,8 +164,27 @@ class Tokenizer:
         return int(MAX_DECODED_BYTES // self._limits.decoding(self._limits.longest))
 
     def piece(self, token_id: int) -> str:
-        """Return the text of a single id, including special tokens; a partial character is U+FFFD."""
-        return self._decoded([token_id], skips_special=False)
+        """Return the text of a single id within a text, including special tokens; a partial character is U+FFFD."""
+        text = self._decoded([token_id], skips_special=False)
+        return self._decoded([token_id] * 2, skips_special=False)[len(text) :] if self._trims_start else text
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes of a single id within a text. Those of a partial character are not UTF-8."""
+        token = None if self.is_added(token_id) else self._tokenizer.id_to_token(token_id)
+        if token and "ByteLevel" in self._decoders and all(letter in _bytes_of_letters() for letter in token):
+            return bytes(_bytes_of_letters()[letter] for letter in token)
+        if token and "ByteFallback" in self._decoders and (code := _BYTE.fullmatch(token)):
+            return bytes.fromhex(code[1])
+        return self.piece(token_id).encode()
+
+    @cached_property
+    def _decoders(self) -> frozenset[str]:
+        return frozenset(str(step.get("type")) for step in steps_of(self._tokenizer.decoder))
+
+    @property
+    def _trims_start(self) -> bool:
+        """Return True if ``decode`` drops a space at the start of a text, as tokenizers of SentencePiece do."""
+        return not self._decoders.isdisjoint(("Strip", "Metaspace"))
 
     def _decoded(self, ids: Sequence[int], *, skips_special: bool) -> str:
         try:
@@ -166,9 +194,16 @@ class Tokenizer:
                 raise
             raise _undecodable(error) from error
 
-    def stream(self, *, shows_special: bool = False) -> TokenStream:
-        """Return a decoder that takes ids and returns text as soon as it is complete; it can show special tokens."""
-        return TokenStream(self._tokenizer, shows_special=shows_special)
+    def stream(self, *, after: int | None = None, shows_special: bool = False) -> TokenStream:
+        """Return a decoder that takes ids and returns text as soon as it is complete; it can show special tokens.
+
+        The text continues one that ends with the id ``after``; None begins a text, without a space at its start if the
+        tokenizer drops that.
+        """
+        stream = TokenStream(self._tokenizer, shows_special=shows_special)
+        if after is not None and self._trims_start:
+            stream.push(after)
+        return stream
 
 
 class TokenStream:
@@ -187,6 +222,18 @@ class TokenStream:
             if not is_library_fault(error):
                 raise
             raise _undecodable(error) from error
+
+
+@cache
+def _bytes_of_letters() -> Mapping[str, int]:
+    """Return the byte of each letter of byte-level tokens: bytes that cannot be printed follow U+00FF in order."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    letters = {*ByteLevel.alphabet()}
+    hidden = [byte for byte in range(256) if chr(byte) not in letters]
+    return {chr(byte): byte for byte in range(256) if chr(byte) in letters} | {
+        chr(256 + at): byte for at, byte in enumerate(hidden)
+    }
 
 
 def _read(path: Path) -> tuple[Any, TokenizerLimits]:

@@ -100,8 +100,8 @@ def require_readable(content: bytes) -> None:
 
 def limits_of(tokenizer: Any) -> TokenizerLimits:
     """Return the limits of a tokenizer that the library has loaded."""
-    normalizers, pre_tokenizers = _steps(tokenizer.normalizer), _steps(tokenizer.pre_tokenizer)
-    processors, decoders = _steps(tokenizer.post_processor), _steps(tokenizer.decoder)
+    normalizers, pre_tokenizers = steps_of(tokenizer.normalizer), steps_of(tokenizer.pre_tokenizer)
+    processors, decoders = steps_of(tokenizer.post_processor), steps_of(tokenizer.decoder)
     vocabulary = tokenizer.get_vocab()
     added = tokenizer.get_added_tokens_decoder().values()
     kept = [*map(_shrinkage_of_normalizer, normalizers), *map(_kept_of_pre_tokenizer, pre_tokenizers)]
@@ -121,7 +121,7 @@ def limits_of(tokenizer: Any) -> TokenizerLimits:
     )
 
 
-def _steps(part: Any) -> list[Step]:
+def steps_of(part: Any) -> list[Step]:
     """Return the steps of a normalizer, pre-tokenizer, post-processor or decoder in order, with sequences flattened."""
     if part is None:
         return []

@@ -24,10 +24,12 @@ class Transcript:
         max_tokens: int,
         end_ids: frozenset[int],
         *,
+        after: int | None = None,
         shows_special: bool = False,
     ) -> None:
+        """The text continues one whose last token is ``after``; None begins a text."""
         self._params, self._max_tokens, self._ends = params, max_tokens, end_ids
-        self._stream = tokenizer.stream(shows_special=shows_special)
+        self._stream = tokenizer.stream(after=after, shows_special=shows_special)
         self._keeps_stop = params.include_stop_str_in_output
         self._held = 0 if self._keeps_stop else max((len(s) for s in params.stop), default=1) - 1
         self._shown_text = 0

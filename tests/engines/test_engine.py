@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder import checks
 from peagle.engines.scheduling import scheduler
+from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import torch_reference
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.models import VOCAB, Pair
@@ -142,6 +144,27 @@ def test_a_character_of_several_tokens_and_special_tokens_are_streamed_whole(dem
         assert any(not d.text for d in deltas), "this seed shows nothing"
         assert tuple(t for d in deltas for t in d.token_ids) == stream.result.token_ids
         assert "".join(d.text for d in deltas) == stream.result.text
+
+
+def test_text_continues_the_prompt_with_a_tokenizer_that_trims_texts(demo_engine: Path, tmp_path: Path) -> None:
+    """As Llama 2's: a completion begins with the space before its first word, and a message does not."""
+    content = json.loads((demo_engine / "tokenizer.json").read_text())
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    content["decoder"] = {"type": "Sequence", "decoders": [content["decoder"], {"type": "Fuse"}, strip]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with Engine.load(demo_engine) as loaded:
+        vocab, manifest = loaded.manifest.shapes.vocab_size, loaded.manifest
+        tokenizer, template = Tokenizer(tmp_path, (), vocab), "{{ messages[0].content }}"
+        (space,) = tokenizer.encode(" self")
+        params = SamplingParams(max_tokens=2, allowed_token_ids=[space])
+        with Engine(demo_engine, manifest, loaded._backend, tokenizer, chat_template=template) as engine:
+            assert [each.text for each in engine.generate(["def", "a ="], params)] == [" self self"] * 2
+            messages: Any = [{"role": "user", "content": "def"}]
+            assert engine.chat(messages, params).text == "self self"
+            messages.append({"role": "assistant", "content": "def"})
+            template = "{% for each in messages %}{{ each.content }}{% endfor %}"
+        with Engine(demo_engine, manifest, loaded._backend, tokenizer, chat_template=template) as engine:
+            assert engine.chat(messages, params, continue_final_message=True).text == " self self"
 
 
 def test_generation_can_start_at_the_last_delta_of_a_stream(tiny_engine: Engine) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...text.tool_calls import ToolCall
 from ..choices import Choices
 from ..rendering import ReportedTokens
+from .options import ResponseOptions
 from .rendering import Answer
 
 
@@ -17,6 +18,17 @@ class ChatAnswer(Answer):
     """Chat completion response."""
 
     prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(
+        self,
+        model: str,
+        token_text: Callable[[int], str],
+        token_bytes: Callable[[int], bytes],
+        options: ResponseOptions,
+    ) -> None:
+        """``token_bytes`` returns the bytes of a token, of which clients join the characters of several tokens."""
+        super().__init__(model, token_text, options)
+        self._token_bytes = token_bytes
 
     def body(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the body of a non-streamed response; all choices share one prompt."""
@@ -69,8 +81,7 @@ class ChatAnswer(Answer):
         return {"content": content, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self.token_text(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        return {"token": self.token_text(token), "logprob": logprob, "bytes": list(self._token_bytes(token))}
 
 
 def _trimmed(tokens: ReportedTokens) -> ReportedTokens:

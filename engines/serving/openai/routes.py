@@ -54,7 +54,8 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
     body = body_of(raw, ChatBody)
     state.check_model(body.model)
     generation = generation_of(body, state.engine.max_seq_len, state.settings, await answer_style(state))
-    renderer = ChatAnswer(state.settings.model, state.engine.tokenizer.piece, ResponseOptions.of(body))
+    tokenizer = state.engine.tokenizer
+    renderer = ChatAnswer(state.settings.model, tokenizer.piece, tokenizer.bytes_of, ResponseOptions.of(body))
     return await answer(state, request, generation, renderer)
 
 

@@ -60,6 +60,43 @@ def test_encoding_is_deterministic(make: Make) -> None:
     assert make(model=content | {"dropout": 1.0}).encode("a" * 9) == make(model=content).encode("a" * 9)
 
 
+def _sentence_pieces(folder: Path, decoder: Any) -> Tokenizer:
+    """A tokenizer in the manner of Llama 2 and Mistral."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    tokens = ("<unk>", "\u2581", "\u2581Once", "\u2581upon", "s", "<0xC3>", "<0xA9>")
+    library = Library(models.BPE({token: at for at, token in enumerate(tokens)}, [], byte_fallback=True))
+    library.decoder = decoder
+    library.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)
+
+
+def _decoders() -> list[Any]:
+    from tokenizers import decoders
+
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return [decoders.Sequence(steps), decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])]
+
+
+@pytest.mark.parametrize("at", range(2))
+def test_text_after_a_prompt_keeps_the_space_before_its_first_word(tmp_path: Path, at: int) -> None:
+    """The library drops the space at the start of a text, and an answer is no start."""
+    tokenizer = _sentence_pieces(tmp_path, _decoders()[at])
+    for after, text in ((None, "upon Onces"), (2, " upon Onces"), (1, " upon Onces"), (4, " upon Onces")):
+        stream = tokenizer.stream(after=after)
+        assert "".join(map(stream.push, (3, 2, 4))) == text
+    assert [tokenizer.piece(token) for token in (1, 2, 4, 5)] == [" ", " Once", "s", "\ufffd"]
+    assert [tokenizer.bytes_of(token) for token in (1, 2, 4, 5, 6)] == [b" ", b" Once", b"s", b"\xc3", b"\xa9"]
+
+
+def test_bytes_of_tokens_form_the_text(make: Make) -> None:
+    tokenizer = make()
+    assert b"".join(map(tokenizer.bytes_of, tokenizer.encode(CODE))).decode() == CODE
+    assert [tokenizer.bytes_of(token) for token in tokenizer.encode("\u00e9")] == [b"\xc3", b"\xa9"]
+    assert {tokenizer.bytes_of(token) for token in range(tokenizer.vocab_size)} >= {bytes([at]) for at in range(256)}
+
+
 def test_padding_of_a_billion_tokens_does_not_end_the_process(make: Make) -> None:
     assert len(make(padding=PADDING | {"strategy": {"Fixed": 10**9}}).encode("ab")) == 2
 

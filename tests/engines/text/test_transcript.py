@@ -17,8 +17,8 @@ LETTERS = "?abcdef"
 class Letters:
     """A tokenizer of one letter per id: what a transcript needs of one, and nothing else."""
 
-    def stream(self, *, shows_special: bool) -> Letters:
-        del shows_special
+    def stream(self, *, after: int | None, shows_special: bool) -> Letters:
+        del after, shows_special
         return self
 
     def push(self, token: int) -> str:

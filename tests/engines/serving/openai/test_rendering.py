@@ -14,6 +14,7 @@ from peagle.engines.serving.openai.rendering import CompletionAnswer
 from peagle.engines.serving.rendering import ReportedTokens
 
 TEXTS = {1: "ab", 2: "\ufffd", 3: "c"}
+BYTES = {1: b"ab", 2: b"\xc3", 3: b"c"}
 
 
 def _tokens(text: str, *tokens: int, choice: int = 0) -> ReportedTokens:
@@ -22,13 +23,14 @@ def _tokens(text: str, *tokens: int, choice: int = 0) -> ReportedTokens:
 
 
 def test_stream_includes_logprobs_of_partial_characters() -> None:
-    answer = ChatAnswer("m", TEXTS.__getitem__, ResponseOptions())
+    answer = ChatAnswer("m", TEXTS.__getitem__, BYTES.__getitem__, ResponseOptions())
     first, *others = answer.contents(_tokens("ab", 1))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [each["choices"][0]["delta"] for each in others] == [{"content": "ab"}]
     (quiet,) = answer.contents(_tokens("", 2))
     assert quiet["choices"][0]["delta"] == {}
-    assert [each["logprob"] for each in quiet["choices"][0]["logprobs"]["content"]] == [-2.0]
+    (told,) = quiet["choices"][0]["logprobs"]["content"]
+    assert told == {"token": "\ufffd", "logprob": -2.0, "bytes": [0xC3], "top_logprobs": []}
     assert list(answer.contents(replace(_tokens("", 2), logprobs=()))) == []
 
 
