@@ -85,8 +85,7 @@ def check_quantize(request: CompileRequest) -> None:
             fix="use --kv-cache-dtype fp8, or omit the option",
         )
     request.calibration.check()
-    require_disjoint(request.out, request.pair.model, request.calibration.scales)
-    require_publishable(request.out)
+    _check_out(request)
 
 
 def _check_drafter(request: CompileRequest) -> None:
@@ -117,5 +116,6 @@ def _check_drafter(request: CompileRequest) -> None:
 
 
 def _check_out(request: CompileRequest) -> None:
-    require_disjoint(request.out, request.pair.model, request.pair.head)
+    calibration = request.calibration
+    require_disjoint(request.out, request.pair.model, request.pair.head, calibration.scales, calibration.data)
     require_publishable(request.out)

@@ -36,14 +36,15 @@ def require_publishable(out: Path) -> Path:
 
 
 def require_disjoint(out: Path, *read: str | Path | None) -> None:
-    """Refuse to replace an input folder, or a parent of one."""
+    """Refuse to replace an input file or folder, or a parent of one."""
     final = Path(os.path.realpath(out))
     for source in read:
-        if source is not None and os.path.isdir(source) and Path(os.path.realpath(source)).is_relative_to(final):
+        if source is not None and os.path.exists(source) and Path(os.path.realpath(source)).is_relative_to(final):
+            is_folder = os.path.isdir(source)
             raise UsageError(
-                f"--out {out} is an input folder",
+                f"--out {out} is an input folder" if is_folder else f"--out {out} contains the input file {source}",
                 why="the output would replace this folder",
-                fix="choose another --out",
+                fix="choose another --out" if is_folder else "choose another --out, or move the file",
             )
 
 

@@ -352,9 +352,18 @@ def test_a_tokenizer_that_no_engine_could_use_is_refused(pair: Pair, entry: dict
 
 def test_non_engine_folder_is_not_replaced(cli: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    done = cli("build", "demo", "--out", tmp_path)
-    assert done.code == 2
+    done = cli("build", "--model", "demo", "--out", tmp_path)
+    assert (done.code, "was not created by peagle-compile" in done.err) == (2, True), done.err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("flags", [("--model",), ("--model", "demo", "--precision", "int8", "--calib-data")])
+def test_folder_with_an_input_file_is_not_replaced(cli: Run, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    (tmp_path / "engine.json").write_text("{}")
+    (tmp_path / "file.gguf").write_text("{}")
+    done = cli("build", *flags, tmp_path / "file.gguf", "--out", tmp_path)
+    assert (done.code, f"contains the input file {tmp_path / 'file.gguf'}" in done.err) == (2, True), done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "file.gguf"]
 
 
 def test_link_as_out_is_kept_and_followed(cli: Run, demo_engine: Path, tmp_path: Path) -> None:

@@ -110,6 +110,19 @@ def test_folder_used_as_input_is_not_replaced(engine: Path) -> None:
     require_disjoint(engine, "demo", None, "x" * 5000, str(engine.parent))
 
 
+def test_folder_of_an_input_file_is_not_replaced(engine: Path) -> None:
+    """A GGUF file in the engine that was built from it, for example."""
+    file = engine / "files" / "model.gguf"
+    file.parent.mkdir()
+    file.touch()
+    (engine.parent / "link").symlink_to(engine)
+    for out, read in ((engine, str(file)), (engine.parent / "link", file), (engine, engine / "files/../files" / file)):
+        with pytest.raises(UsageError, match="contains the input file") as caught:
+            require_disjoint(out, None, read)
+        assert "move the file" in caught.value.fix
+    require_disjoint(engine.parent / "other", file)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=40))
 def test_any_name_is_accepted_or_rejected(name: str) -> None:
