@@ -399,7 +399,7 @@ def bench(
         EnvironmentProblem: An engine cannot be loaded here, or the server or the prompts cannot be reached.
     """
     from .bench.options import BenchOptions
-    from .bench.result import require_replaceable
+    from .bench.page import require_outputs, write_page
     from .bench.run import BenchRun
 
     folders = [engine] if isinstance(engine, str | os.PathLike) else engine
@@ -423,14 +423,11 @@ def bench(
         api_key=api_key,
         threads=threads,
     )
-    if out is not None:
-        require_replaceable(Path(out))
+    require_outputs(None if out is None else Path(out), None if html is None else Path(html))
     result = BenchRun(options).start(progress)
     if out is not None:
         result.write_json(Path(out))
     if html is not None:
-        from .bench.page import write_page
-
         write_page(Path(html), result)
     return result
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from ...plugins.errors import UsageError
 from ..pipeline.reports.html_page import html_page, html_table
 from ..pipeline.reports.line_chart import Points, line_chart
-from ..store.atomic_files import replacing
+from ..store.atomic_files import replacing, require_writable
 from .printing import (
     category_rows,
     difference_line,
@@ -23,9 +24,10 @@ from .printing import (
     sweep_rows,
     text_rows,
 )
-from .result import BenchResult
+from .result import BenchResult, require_replaceable
 from .summary import LatencyFigures, ModeFigures
 
+_TITLE = "Benchmark of "
 _CURVE_END = 96
 _MEANING = """"Tokens/s, one user" excludes the first token of an answer, which the prompt's pass produces. A gain is
 the median of the ratios to plain decoding, one for each turn; p is the result of a two-sided sign test over the turns.
@@ -37,6 +39,34 @@ the target verifies the drafts of a round: its columns are the drafts and one mo
 reading the weights of the pass takes at the measured memory bandwidth."""
 
 
+def require_outputs(out: Path | None, html: Path | None) -> None:
+    """Check the files of a benchmark before it runs, because a file that cannot be written would lose the figures.
+
+    Raises ``UsageError`` for files that no benchmark wrote, and ``EnvironmentProblem`` for files that cannot be
+    written.
+    """
+    if out is not None:
+        require_replaceable(out)
+        require_writable(out)
+    if html is None:
+        return
+    if out is not None and html.absolute() == out.absolute():
+        raise UsageError(f"--html and --out are the same file, {html}", fix="choose another --html")
+    if html.exists() and not _is_page(html):
+        raise UsageError(
+            f"{html} exists and was not written by `peagle-compile bench`",
+            fix="choose another --html, or remove the file",
+        )
+    require_writable(html)
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        return f"<h1>{_TITLE}" in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+
+
 def write_page(path: Path, result: BenchResult) -> None:
     """Write the report as one file, atomically."""
     with replacing(path) as temporary:
@@ -45,7 +75,7 @@ def write_page(path: Path, result: BenchResult) -> None:
 
 def page(result: BenchResult) -> str:
     """Return the report of a benchmark as HTML."""
-    title = "Benchmark of " + " and ".join(text.partition(":")[0] for name, text in result.origin if _is_subject(name))
+    title = _TITLE + " and ".join(text.partition(":")[0] for name, text in result.origin if _is_subject(name))
     parts = [
         *_verdict(result),
         "<h2>Origin</h2>",

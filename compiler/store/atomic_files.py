@@ -67,6 +67,14 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.replace(path)
 
 
+def require_writable(path: Path) -> None:
+    """Raise before the work what ``replacing`` would raise after it: a missing folder, for example."""
+    with writing(path.parent, 0):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with remove_on_exit(temporary):
+            temporary.touch()
+
+
 @contextmanager
 def writing(path: Path, needed: int) -> Iterator[None]:
     """Convert I/O errors to errors with advice.

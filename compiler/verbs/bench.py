@@ -164,8 +164,8 @@ def bench(
     Example: peagle-compile bench demo-engine --workload humaneval
     """
     from ..bench.options import BenchOptions
+    from ..bench.page import require_outputs, write_page
     from ..bench.printing import report
-    from ..bench.result import require_replaceable
     from ..bench.run import BenchRun
 
     options = BenchOptions(
@@ -191,7 +191,7 @@ def bench(
         threads=threads,
     )
     out = out or Path("bench.json")
-    require_replaceable(out)
+    require_outputs(out, html)
     run = BenchRun(options)
     try:
         with verbosity.work() as progress:
@@ -202,8 +202,6 @@ def bench(
         raise
     result.write_json(out)
     if html is not None:
-        from ..bench.page import write_page
-
         write_page(html, result)
     if as_json:
         emit(result.as_json())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns
-from ..store.atomic_files import replacing
+from ..store.atomic_files import replacing, require_writable
 
 if TYPE_CHECKING:
     from ...engines import RequestOutput
@@ -20,13 +20,15 @@ _SHOWN = 8  # kinds of layers in a pass
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise ``UsageError`` unless ``path`` is free, or an earlier profile."""
+    """Raise ``UsageError`` unless ``path`` is free, or an earlier profile; ``EnvironmentProblem`` if it cannot be
+    written."""
     try:
         is_profile = not path.exists() or _KEY in json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError):
         is_profile = False
     if not is_profile:
         raise UsageError(f"{path} exists and is not a profile", fix="choose another --profile FILE, or remove the file")
+    require_writable(path)
 
 
 def write_profile(path: Path, profile: EngineProfile, engine: Path, output: RequestOutput) -> None:

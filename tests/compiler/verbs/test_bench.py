@@ -25,8 +25,28 @@ def test_figures_are_printed_and_written(cli: Run, tiny_folder: Path, tmp_path: 
     assert f"wrote {out} and {html}" in done.err
     assert json.loads(out.read_text())["identical"] is True
     assert html.read_text().startswith("<!doctype html>")
-    as_json = cli("bench", tiny_folder, *FEW, "--out", out, "--json")
+    as_json = cli("bench", tiny_folder, *FEW, "--out", out, "--html", html, "--json")
     assert json.loads(as_json.out)["command"] == json.loads(out.read_text())["command"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (("--out", "not/there.json"), 3, "cannot write to not"),
+        (("--html", "not/there.html"), 3, "cannot write to not"),
+        (("--html", "notes.md"), 2, "notes.md exists and was not written by"),
+        (("--out", "same", "--html", "./same"), 2, "--html and --out are the same file"),
+    ],
+)
+def test_output_that_cannot_be_written_is_refused_before_the_measurement(
+    cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.md").write_text("mine")
+    done = cli("bench", "no-engine", *FEW, *flags)
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.md"]
+    assert Path("notes.md").read_text() == "mine"
 
 
 def test_ctrl_c_prints_finished_turns_and_writes_no_file(

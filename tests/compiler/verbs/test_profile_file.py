@@ -36,6 +36,11 @@ def test_other_files_are_not_replaced(text: str, cli: Run, demo_engine: Path, tm
     assert file.read_text() == text
 
 
+def test_file_that_cannot_be_written_is_refused_before_the_run(cli: Run, tmp_path: Path) -> None:
+    done = cli("run", "no-engine", "--prompt", "x", "--profile", tmp_path / "not" / "there.json")
+    assert (done.code, f"cannot write to {tmp_path / 'not'}" in done.err) == (3, True), done.err
+
+
 def test_the_table_divides_a_phase_completely() -> None:
     passes = PassTimes("round", "target")
     passes.add(0.006, [(f"n{i}", f"Op{i}", 0.5) for i in range(10)])
