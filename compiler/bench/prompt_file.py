@@ -22,7 +22,7 @@ _FORM = 'use lines such as {"category": "writing", "turns": ["..."]}, {"messages
 def read_prompts(path: Path) -> list[Prompt]:
     """Return the prompts of a file; their ``kind`` is the category. Raises ``UsageError`` for an invalid line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # texts may contain other line separators
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error), fix="check --prompts") from None
     except UnicodeDecodeError as error:

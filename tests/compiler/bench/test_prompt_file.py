@@ -40,6 +40,15 @@ def test_public_forms_are_read(tmp_path: Path, line: Any, prompt: Prompt) -> Non
     assert read_prompts(written(tmp_path, line, "")) == [prompt]
 
 
+def test_lines_end_where_json_lines_do(tmp_path: Path) -> None:
+    """Texts may contain other line separators, and editors put a mark at the start of a file."""
+    texts = [f"Hello{separator}again" for separator in "\u2028\u2029\x85"]
+    lines = [json.dumps({"prompt": text}, ensure_ascii=False) for text in texts]
+    path = tmp_path / "questions.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    assert [each.text for each in read_prompts(path)] == texts
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
