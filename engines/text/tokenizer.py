@@ -142,7 +142,11 @@ class Tokenizer:
 
     def is_added(self, token_id: int) -> bool:
         """Return True if an id is a special or another added token, such as ``<|im_end|>``."""
-        return token_id in self._tokenizer.get_added_tokens_decoder()
+        return token_id in self._added_ids
+
+    @cached_property
+    def _added_ids(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
 
     @cached_property
     def added_texts(self) -> dict[str, bool]:

@@ -162,7 +162,7 @@ def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Sam
 def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
     """Yield every line that is not blank, checked."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, raw in enumerate(file, 1):
                 if raw.strip():
                     yield _line(f"{path}, line {number}", raw, vocab_size)

@@ -80,6 +80,12 @@ def test_the_choice_is_by_content(tmp_path: Path) -> None:
     assert first.digest != read_jsonl(written(tmp_path / "c.jsonl", *lines[:4]), None, VOCAB, SMALL).digest
 
 
+def test_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"input_ids": [1, 2, 3]}')
+    assert read_jsonl(path, None, VOCAB, SMALL).ids == ((1, 2, 3),)
+
+
 def test_text_is_read_with_the_models_tokenizer(pair: Pair, tmp_path: Path) -> None:
     encoder = Encoder.open(pair.target)
     samples = read_jsonl(written(tmp_path / "data.jsonl", {"text": "A1!A1!A1!"}), encoder, VOCAB, SMALL)
