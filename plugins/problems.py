@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from pathlib import Path
 
 from .errors import BuildError
 
@@ -28,6 +30,15 @@ def counted(items: Sized | int, singular: str = "tensor") -> str:
     """Return a count, or the number of items, with its noun: ``1 tensor``, ``2 tensors``."""
     count = items if isinstance(items, int) else len(items)
     return f"{count} {singular}{'s' * (count != 1)}"
+
+
+def lack_of(folder: Path, *names: str) -> str:
+    """Return why a path is not the folder of a kind, which one of the files ``names`` marks."""
+    if not os.path.lexists(folder):
+        return "the folder does not exist"
+    if not os.path.isdir(folder):
+        return "it is not a folder"
+    return f"the folder contains no {' or '.join((', '.join(names[:-1]), names[-1]) if names[1:] else names)}"
 
 
 class Problems:

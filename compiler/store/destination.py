@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...engines.folder.manifest import FILE_NAME, is_engine
 from ...plugins.errors import UsageError
+from ...plugins.problems import lack_of
 from .atomic_files import writing
 from .leftovers import temporary_path
 
@@ -73,7 +74,7 @@ def _require_replaceable(out: Path, final: Path) -> None:
     if not final.is_dir() or not (is_engine(final) or is_export(final) or is_quantized(final) or _is_empty(final)):
         raise UsageError(
             f"{out} exists and was not created by peagle-compile",
-            why=f"the folder contains no {FILE_NAME}, {EXPORT} or {QUANTIZED}, so it was not replaced",
+            why=f"{lack_of(final, FILE_NAME, EXPORT, QUANTIZED)}, so it was not replaced",
             fix="choose another --out, or remove the folder yourself",
         )
     if Path.cwd().is_relative_to(final):

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
+from ...plugins.problems import lack_of
 from ..draft_methods import DraftMethod, Passes, method_named
 from .checks import DRAFTERS, REBUILD, file_contradictions, owner_of, part_contradictions, size_contradictions
 from .records import AddedDrafter, BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
@@ -261,7 +262,7 @@ def _load(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise EnvironmentProblem(
             f"{folder} is not an engine folder",
-            why=f"the folder contains no {FILE_NAME}",
+            why=lack_of(folder, FILE_NAME),
             fix="use the folder created by `peagle-compile build --out`",
         ) from None
     except OSError as error:

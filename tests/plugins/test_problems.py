@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from peagle.plugins.errors import BuildError
-from peagle.plugins.problems import MAX, Problems, counted, listed, shown
+from peagle.plugins.problems import MAX, Problems, counted, lack_of, listed, shown
 
 
 def raised(problems: Problems) -> BuildError:
@@ -74,3 +76,12 @@ def test_names_from_files_are_shown_in_one_line_without_control_characters() -> 
     assert shown("a\nb\x1b") == "'a\\nb\\x1b'"
     assert len(shown("a" * 1000)) < 250
     assert listed(["a\n"]) == "'a\\n'"
+
+
+def test_path_that_is_not_the_expected_folder_is_described(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert lack_of(tmp_path / "typo", "a") == "the folder does not exist"
+    assert lack_of(tmp_path / "file", "a") == "it is not a folder"
+    assert lack_of(tmp_path, "a") == "the folder contains no a"
+    assert lack_of(tmp_path, "a", "b", "c") == "the folder contains no a, b or c"
+    assert lack_of(tmp_path / ("x" * 300), "a") == "the folder does not exist"

@@ -18,6 +18,7 @@ from ....engines.folder.strict_json import decode
 from ....graphs.lowering import LOWERINGS
 from ....plugins.errors import EnvironmentProblem, UsageError
 from ....plugins.optional_packages import upgrade
+from ....plugins.problems import lack_of
 from ...checkpoints.target_and_drafter import Inputs
 from ...console.progress import Progress
 from ...console.progress_lines import Bytes
@@ -110,7 +111,7 @@ def read_export(folder: Path) -> ExportFolder:
     if not (folder / EXPORT).is_file():
         raise UsageError(
             f"--from {folder} is not an export",
-            why=f"the folder contains no {EXPORT}" if folder.is_dir() else "the folder does not exist",
+            why=lack_of(folder, EXPORT),
             fix="pass a folder that `peagle-compile export --for tensorrt --gpu NAME` wrote",
         )
     record, content = inspect_export(folder, hashes=False)

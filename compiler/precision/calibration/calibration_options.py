@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ....plugins.errors import UsageError
+from ....plugins.problems import lack_of
 from ...console.option_fields import option, option_of
 
 FOLDER = "calibration"  # in an engine, an export or an FP8 checkpoint, for ``--scales``
@@ -78,6 +79,6 @@ class CalibrationOptions:
             below = self.scales / FOLDER
             raise UsageError(
                 f"--scales {self.scales} has no calibrated ranges",
-                why=f"the folder contains no {FACTS}",
+                why=lack_of(self.scales, FACTS),
                 fix=f"use --scales {below}" if os.path.isfile(below / FACTS) else _SCALES,
             )

@@ -180,9 +180,10 @@ def test_no_truncated_file_is_accepted(engine: Path, data: st.DataObject) -> Non
 
 
 def test_a_folder_without_a_manifest_is_not_an_engine(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "absent"):
-        problem = refusal(folder)
-        assert FILE_NAME in problem.why
+    (tmp_path / "file").touch()
+    for name, why in (("", FILE_NAME), ("absent", "the folder does not exist"), ("file", "it is not a folder")):
+        problem = refusal(tmp_path / name)
+        assert why in problem.why
         assert "build --out" in problem.fix
 
 
