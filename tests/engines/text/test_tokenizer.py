@@ -65,7 +65,7 @@ def _sentence_pieces(folder: Path, decoder: Any) -> Tokenizer:
     from tokenizers import Tokenizer as Library
     from tokenizers import models
 
-    tokens = ("<unk>", "\u2581", "\u2581Once", "\u2581upon", "s", "<0xC3>", "<0xA9>")
+    tokens = ("<unk>", "\u2581", "\u2581Once", "\u2581upon", "!", "<0xC3>", "<0xA9>")
     library = Library(models.BPE({token: at for at, token in enumerate(tokens)}, [], byte_fallback=True))
     library.decoder = decoder
     library.save(str(folder / "tokenizer.json"))
@@ -83,11 +83,11 @@ def _decoders() -> list[Any]:
 def test_text_after_a_prompt_keeps_the_space_before_its_first_word(tmp_path: Path, at: int) -> None:
     """The library drops the space at the start of a text, and an answer is no start."""
     tokenizer = _sentence_pieces(tmp_path, _decoders()[at])
-    for after, text in ((None, "upon Onces"), (2, " upon Onces"), (1, " upon Onces"), (4, " upon Onces")):
+    for after, text in ((None, "upon Once!"), (2, " upon Once!"), (1, " upon Once!"), (4, " upon Once!")):
         stream = tokenizer.stream(after=after)
         assert "".join(map(stream.push, (3, 2, 4))) == text
-    assert [tokenizer.piece(token) for token in (1, 2, 4, 5)] == [" ", " Once", "s", "\ufffd"]
-    assert [tokenizer.bytes_of(token) for token in (1, 2, 4, 5, 6)] == [b" ", b" Once", b"s", b"\xc3", b"\xa9"]
+    assert [tokenizer.piece(token) for token in (1, 2, 4, 5)] == [" ", " Once", "!", "\ufffd"]
+    assert [tokenizer.bytes_of(token) for token in (1, 2, 4, 5, 6)] == [b" ", b" Once", b"!", b"\xc3", b"\xa9"]
 
 
 def test_bytes_of_tokens_form_the_text(make: Make) -> None:
