@@ -20,8 +20,10 @@ _SHOWN = 8  # kinds of layers in a pass
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise ``UsageError`` unless ``path`` is free, or an earlier profile; ``EnvironmentProblem`` if it cannot be
-    written."""
+    """Raise ``UsageError`` unless ``path`` is free or an earlier profile.
+
+    Raises ``EnvironmentProblem`` if it cannot be written.
+    """
     try:
         is_profile = not path.exists() or _KEY in json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError):
