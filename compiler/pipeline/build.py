@@ -24,6 +24,7 @@ from .engine_manifest import engine_manifest
 from .engine_speed import EngineSpeed
 from .plan_stages import Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun, compile_graphs
+from .skeleton_stage import with_kept_skeleton
 
 
 def build(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
@@ -40,6 +41,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved, request.head.over)
+        inputs = replace(inputs, target=with_kept_skeleton(inputs.target, run.store))
         plan = with_length(plan_of_build(request, platform, inputs), inputs)
     run = run.making(plan)
     kernels = cpu_kernels(run, plan.platform, is_asked=request.backend.lowering is not None)

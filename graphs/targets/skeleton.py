@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,31 +17,52 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@dataclass(frozen=True)
+class SkeletonFacts:
+    """The weights of a target's graph, and the ranges that a calibration provides."""
+
+    weights: tuple[RoledWeight, ...]
+    range_shapes: RangeShapes
+
+
 class Skeleton:
     """The modules of the target that ``config`` describes, created once, on first use.
 
     ``file`` is the origin of the configuration. The modules are never modified: ``modules`` and
-    ``modules_for_tracing`` return copies.
+    ``modules_for_tracing`` return copies. With known ``facts``, they are created only for these copies.
     """
 
-    def __init__(self, config: Config, file: str = "config.json") -> None:
+    def __init__(self, config: Config, file: str = "config.json", facts: SkeletonFacts | None = None) -> None:
         self.config, self.file = config, file
         self.family = family_for(config)
+        self._known = facts
 
     @cached_property
+    def facts(self) -> SkeletonFacts:
+        """Facts derived from the modules."""
+        if self._known is not None:
+            return self._known
+        weights = census(self.modules_for_tracing(), self.family.tied(self.config))
+        return SkeletonFacts(weights, range_shapes(self._built))
+
+    def with_facts(self, facts: SkeletonFacts) -> Skeleton:
+        """Return a skeleton of the same configuration whose facts are known."""
+        return Skeleton(self.config, self.file, facts)
+
+    @property
     def weights(self) -> tuple[RoledWeight, ...]:
         """Every weight that the checkpoint of this target must contain; tied ones once."""
-        return census(self.modules_for_tracing(), self.family.tied(self.config))
+        return self.facts.weights
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
         """The shape of each of ``weights`` by name."""
         return {weight.name: weight.shape for weight in self.weights}
 
-    @cached_property
+    @property
     def range_shapes(self) -> RangeShapes:
         """The ranges that a calibration of this target must provide."""
-        return range_shapes(self._built)
+        return self.facts.range_shapes
 
     def modules(self) -> nn.Module:
         """The target's model in ``transformers``, every tensor on the meta device."""

@@ -163,7 +163,16 @@ MODULES = sorted({*STAGES.values(), CALIBRATE})
 
 def test_the_stages_are_found() -> None:
     of_graphs, of_kernels = {"trace-", "attach-", "plan-"}, {"kernels", "cpu-library", "cpu-kernels", "plugin-library"}
-    assert set(STAGES) == {*of_graphs, *of_kernels, "choose-k", "batch-costs", "check-numbers", "cpu-speed", "gguf"}
+    assert set(STAGES) == {
+        *of_graphs,
+        *of_kernels,
+        "choose-k",
+        "batch-costs",
+        "check-numbers",
+        "cpu-speed",
+        "gguf",
+        "skeleton",
+    }
 
 
 @pytest.mark.parametrize("module", MODULES)
