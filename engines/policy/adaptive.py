@@ -30,7 +30,7 @@ from .round_costs import RoundCosts
 
 MORE, FEWER = 1.05, 1.03  # required improvement for a K of more drafts, or of fewer
 DWELL = 6  # minimum rounds between changes of K
-_WEIGH = 4  # rounds between two comparisons of all K, which take as long as a thousandth of a fast round
+_WEIGH = 4  # rounds between two comparisons of all K, which take a hundredth of a round of the smallest models
 SHARE, MIN_SHARE = 0.015, 0.00375  # share of a round that is saved for probes
 PROMPTS = 1.04  # time of a text with drafts in which nothing is gained, relative to none: its prompt is read twice
 OFF_SHARE = 0.8  # factor of that share while nothing is drafted

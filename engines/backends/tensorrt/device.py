@@ -1,4 +1,4 @@
-"""The GPU and its single stream, behind the ``Device`` protocol. No other file of the runtime uses CUDA."""
+"""The GPU and its single stream, behind the ``Device`` protocol. No other file of the engines uses CUDA."""
 
 from __future__ import annotations
 
