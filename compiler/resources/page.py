@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...graphs.targets.family import ONLY_KIND
 from ..console.printing import columns, size
 from .check import DOWNLOAD
 from .estimate import Estimate
@@ -21,8 +22,8 @@ def render(estimate: Estimate) -> str:
 
 
 def _asked(estimate: Estimate) -> list[tuple[str, str]]:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in estimate.layers.items())
-    layers = kinds if len(estimate.layers) > 1 else str(sum(estimate.layers.values()))
+    kinds = estimate.layers.items()
+    layers = ", ".join(str(count) if kind == ONLY_KIND else f"{count} {kind}" for kind, count in kinds)
     lengths = f"max_seq_len {estimate.max_seq_len}, {estimate.drafts}"
     return [
         *([("error", f"the build would fail: {estimate.refusal}")] if estimate.refusal else []),

@@ -17,6 +17,7 @@ from ...plugins.errors import BuildError
 from .check_config import Entries, check_config
 from .gguf_naming import GgufNaming
 
+ONLY_KIND = "layer"  # kind of the layers of a model whose layers are all of one kind
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
@@ -107,7 +108,7 @@ class Family:
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the kind of each layer; layers of one kind have the same nodes and the same weight shapes."""
-        return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
+        return tuple(text.get("layer_types") or (ONLY_KIND,) * text["num_hidden_layers"])
 
     def windows(self, text: Config) -> tuple[int, ...]:
         """Return the attention window of every layer, 0 if it is unlimited."""

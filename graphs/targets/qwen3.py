@@ -18,4 +18,4 @@ class Qwen3(Llama):
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return one kind for all layers."""
-        return tuple("layer" for _ in range(text["num_hidden_layers"]))
+        return (ONLY_KIND,) * text["num_hidden_layers"]

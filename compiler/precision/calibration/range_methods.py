@@ -43,7 +43,7 @@ class Method(Protocol):
 
     @property
     def for_caches(self) -> Method:
-        """The same method for keys and values, which have calibrated ranges only if they are stored in E4M3."""
+        """The method for keys and values: they have calibrated ranges only if they are stored in E4M3."""
         ...
 
     def observer(self) -> Observer:

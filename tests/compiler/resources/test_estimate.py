@@ -128,8 +128,9 @@ def test_estimate_writes_nothing(coder: Estimate, where: Path) -> None:
 
 def test_the_verdict_counts_the_slots_that_fit(coder: Estimate) -> None:
     assert coder.gpu is not None
-    # The mask, which needs less memory with a layer's keys and values than with its dense experts, and logits.
-    tensors = 512 * 2 * 4160 + 128 * 512 * (768 + 2048) * 2 + 8 * 9 * 151_936 * 2
+    # The mask, which needs less memory with a layer's keys and values than with its dense experts, logits, and the new
+    # keys and values of all layers.
+    tensors = 512 * 2 * 4160 + 128 * 512 * (768 + 2048) * 2 + 8 * 9 * 151_936 * 2 + 48 * 2 * 512 * 4 * 128 * 2
     assert coder.gpu.tensor_bytes == tensors
     assert coder.gpu.slots == 8  # those of a build without --max-batch-size
     assert coder.gpu.most_slots == (162 * 10**9 - 31_168_386_944 - tensors) // (98_304 * 4160) == 318
