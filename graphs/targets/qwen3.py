@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .family import Config
+from .family import ONLY_KIND, Config
 from .gguf_naming import IN_LAYERS, QK_NORMS, GgufNaming
 from .llama import Llama
 
