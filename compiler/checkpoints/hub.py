@@ -116,7 +116,8 @@ def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
     if absent:
         raise BuildError(
             f"{repo} has no {' and no '.join(absent)}",
-            why="other weight formats can execute code and are never downloaded",
+            why="the configuration is required, and only weights in safetensors are downloaded: other formats can "
+            "execute code",
             fix="choose a repository that has these files",
         )
     missing = {

@@ -140,7 +140,7 @@ class SizeOptions:
             raise UsageError(
                 f"--num-speculative-tokens {self.num_speculative_tokens} is above {MAX_DRAFTS}",
                 why=f"the kernels process at most {MAX_DRAFTS + 1} columns per round: the drafts and one more token",
-                fix="omit the option to let the build choose the fastest number, or use the head's trained depth",
+                fix=f"use at most {MAX_DRAFTS}, or omit the option to let the build choose the fastest number",
             )
         if self.max_seq_len is not None and self.max_seq_len < 1:
             raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="use 1 or more, or omit the option")

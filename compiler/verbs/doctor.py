@@ -74,7 +74,7 @@ def doctor(
         return
     alone = [f"--{name.removesuffix('s')}" for name, value in options.items() if value is not None]
     if alone:
-        raise UsageError(f"{', '.join(alone)} has no effect without --model", fix="add --model, such as --model demo")
+        raise UsageError(f"no effect without --model: {', '.join(alone)}", fix="add --model, such as --model demo")
     from .diagnosis import diagnose
 
     report = diagnose()

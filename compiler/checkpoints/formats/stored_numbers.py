@@ -53,7 +53,7 @@ def check_scales(name: str, entry: TensorEntry, scales: Array) -> None:
     bad = int((~(np.isfinite(scales) & (scales > 0))).sum())
     if bad:
         raise BuildError(
-            f"{entry.file}: {name} has {bad} of {scales.size} scales that are zero, negative, NaN or Inf",
+            f"{entry.file}: {bad} of the {scales.size} scales of {name} are zero, negative, NaN or Inf",
             why="scales must be positive numbers",
             fix="download the file again; if the error persists, the checkpoint itself is broken",
         )
