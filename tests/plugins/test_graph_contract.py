@@ -58,9 +58,9 @@ def test_the_architecture_page_gives_their_types_and_shapes() -> None:
     # Three of the drafter's are "as the target's"; those of EAGLE-3 (2), trees (6) and TensorRT (1) stand in the text.
     assert described == len(TENSORS) - 3 - 2 - 6 - 1
     assert "`positions` i64 [R]" in PAGE
-    assert "`draft_hidden` and `next_draft_hidden`, *w* [B,Hd]" in " ".join(PAGE.split())
     assert "`ancestors` bool [B,S,S]" in PAGE
     text = " ".join(PAGE.split())
+    assert "input, `draft_hidden`, and one more output, `next_draft_hidden`, both *w* [B,Hd]" in text
     assert "`candidate_ids` i64 and `candidate_scores` f32, [B,K,C]" in text
     assert all(each in text for each in ("`skipped` i64 [B,S]", "`next_skipped` i64 [B,E]", "`path` i32 [B,E]"))
     assert all(TENSORS[f"next_{name}"] == TENSORS[name] for name in ("start", "window_len", "draft_len"))
