@@ -18,4 +18,4 @@ class Qwen3(Llama):
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return one kind for all layers."""
-        return (ONLY_KIND,) * text["num_hidden_layers"]
+        return tuple(ONLY_KIND for _ in range(text["num_hidden_layers"]))
