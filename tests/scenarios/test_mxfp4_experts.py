@@ -158,7 +158,7 @@ def test_a_scale_that_is_nan_is_refused_while_blocks_are_read(tmp_path: Path) ->
     name = f"{EXPERTS}.down_proj"
     blocks = target.blocks(name, target.skeleton.shapes[name])
     assert blocks is not None
-    with pytest.raises(BuildError, match="scales of .* are zero, negative, NaN or Inf"):
+    with pytest.raises(BuildError, match=r"scales of .* are zero, negative, NaN or Inf"):
         list(blocks.read())
 
 
