@@ -41,7 +41,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved, request.head.over)
-        inputs = replace(inputs, target=with_kept_skeleton(inputs.target, run.store))
+        inputs = replace(inputs, target=with_kept_skeleton(inputs.target, run.store, request.pair.model))
         plan = with_length(plan_of_build(request, platform, inputs), inputs)
     run = run.making(plan)
     kernels = cpu_kernels(run, plan.platform, is_asked=request.backend.lowering is not None)

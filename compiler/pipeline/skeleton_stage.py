@@ -13,23 +13,25 @@ from ...graphs.targets.range_shapes import RangeShapes
 from ...graphs.targets.skeleton import SkeletonFacts
 from ...graphs.targets.weight_roles import RoledWeight
 from ..checkpoints.target import Target
+from ..store.stage_origin import StageOrigin
 from ..store.stages import StageStore
 
 _FILE = "skeleton.json"
 _LIBRARIES = ("torch", "transformers")
 
 
-def with_kept_skeleton(target: Target, store: StageStore) -> Target:
+def with_kept_skeleton(target: Target, store: StageStore, model: str) -> Target:
     """Return the target with the facts that an earlier build derived from the same configuration.
 
-    The facts are kept in ``store``. Raises ``BuildError`` for a configuration that describes no model.
+    The facts are kept in ``store``, labelled with the name of the ``model``. Raises ``BuildError`` for a configuration
+    that describes no model.
     """
 
     def make(folder: Path) -> None:
         (folder / _FILE).write_text(json.dumps(asdict(target.skeleton.facts)))
 
     key = [target.config, {library: version(library) for library in _LIBRARIES}]
-    stage = store.run("skeleton", key, make)
+    stage = replace(store, stage_origin=StageOrigin("build", model)).run("skeleton", key, make)
     if not stage.reused:
         return target  # its modules exist, and tracing needs them
     facts = _read(json.loads((stage.path / _FILE).read_bytes()))
