@@ -1,4 +1,4 @@
-"""A build instantiates its target once, for calibration, quantization, tracing and proofs.
+"""Calibration, quantization and proofs share one skeleton of the target, in an export and in a build.
 
 The trace makes modules of its own, with the few layers that it needs.
 """
@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from peagle.compiler.hardware.machine import inspect_machine
-from peagle.compiler.pipeline.build import build
-from peagle.compiler.request.verb_options import BUILD
+from peagle.compiler.pipeline.export import export
+from peagle.compiler.request.verb_options import EXPORT
 from peagle.compiler.store.stages import StageStore
 from tests.models import Pair, make_pair
-
-pytestmark = pytest.mark.begins_first
 
 
 @pytest.fixture
@@ -42,24 +39,14 @@ def constructed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return devices
 
 
-@pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
-def test_an_int8_plan_is_built_with_one_skeleton(
-    texts: Path, tmp_path: Path, constructed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_an_int8_export_instantiates_its_target_once(texts: Path, tmp_path: Path, constructed: list[str]) -> None:
     pair: Pair = make_pair(tmp_path / "pair", "qwen3")
     constructed.clear()  # the test made a model with weights
-    request = BUILD.request(
-        model=str(pair.target), out=tmp_path / "engine", draft=str(pair.head), backend="tensorrt-rtx",
-        gpus=("sm_120",), precision="int8", max_seq_len=64, max_batch_size=1, optimization_level=0, calib_data=texts,
+    request = EXPORT.request(
+        model=str(pair.target), out=tmp_path / "onnx", draft=str(pair.head), lowering="tensorrt",
+        precision="int8", max_seq_len=64, calib_data=texts,
     )  # fmt: skip
-    store = StageStore(tmp_path / "store")
-    store.root.mkdir()
-    compiled = StageStore.default().root / "kernels"
-    compiled.mkdir(exist_ok=True)
-    (store.root / "kernels").symlink_to(compiled)  # those of the session; they know no module
-    result = build(request, store=store)
-    assert result.manifest.precision["weights"] == "int8"
-    assert result.report["calibration"]
-    assert {phase["phase"] for phase in result.report["phases"] if phase.get("reused")} <= {"kernels"}
+    report = export(request, store=StageStore(tmp_path / "store")).report
+    assert report["calibration"]
+    assert not [phase for phase in report["phases"] if phase.get("reused")]
     assert constructed == ["meta", "meta"]
