@@ -31,7 +31,7 @@ def _no_fault(world: World, link: dict[str, Kind], size: Size) -> None:
 
 
 def test_links_cannot_import_outside_files(world: World, link: dict[str, Kind]) -> None:
-    _no_fault(world, link, Size(attacks=15, seed=0))
+    _no_fault(world, link, Size(attacks=8, seed=0))
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def _no_fault(world: World, plant: dict[str, Kind], size: Size) -> None:
 
 
 def test_planted_caches_are_refused_or_mended(world: World, plant: dict[str, Kind]) -> None:
-    _no_fault(world, plant, Size(attacks=10, seed=0))
+    _no_fault(world, plant, Size(attacks=5, seed=0))
 
 
 @pytest.mark.slow

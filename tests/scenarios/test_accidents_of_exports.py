@@ -120,7 +120,8 @@ def _told(notes: Path, name: str) -> str:
     return notes.with_name(f"{notes.name}.{name}").read_text()
 
 
-@pytest.mark.parametrize(("size", "says"), [("1m", "is full"), pytest.param("64k", "", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "says"), [("1m", "is full"), ("64k", "")])
 def test_full_disk_during_plans_leaves_no_engine_and_the_next_build_resumes(
     size: str, says: str, export_of: Export, cache: Path, tmp_path: Path
 ) -> None:

@@ -44,7 +44,6 @@ from tests.fixtures.engines import noisy_head
 from tests.models import CONFIGS, Pair, make_shallow_pair
 
 RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
-FAST = "gpt-oss"  # experts, windows and sinks in one
 
 pytestmark = [
     pytest.mark.skipif(not inspect_machine().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
@@ -197,9 +196,8 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
     assert found["operators"] == {"target": None, "drafter": None}
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CONFIGS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CONFIGS)
 def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
     pair = make_shallow_pair(tmp_path, family)
     count = pair.config.get("text_config", pair.config)["num_hidden_layers"]

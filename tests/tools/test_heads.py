@@ -194,7 +194,7 @@ def test_chained_drafts_match_one_pass_per_token(head_target: LlamaForCausalLM, 
                 x = drafter.blocks(ids[None, at + 1 : at + 2], x, torch.tensor([at]), cache)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["peagle", pytest.param("eagle3", marks=pytest.mark.slow)])
 def test_training_improves_a_head_and_resumes(
     method: Method, head_target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def test_an_epoch_has_every_dialogue_at_most_once() -> None:
     assert len(places) == len(set(places)) == 48
 
 
-@pytest.mark.parametrize("method", ["peagle", "eagle3"])
+@pytest.mark.parametrize("method", [pytest.param("peagle", marks=pytest.mark.slow), "eagle3"])
 def test_training_improves_a_head_and_can_end_by_time(
     method: str, written: list[Dialogue], head_target: LlamaForCausalLM, tmp_path: Path
 ) -> None:
