@@ -10,6 +10,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from peagle.compiler.checkpoints.known_pairs import PAIRS, Local
 from peagle.compiler.store.import_closure import imports_of
 from tests.house.tree import PACKAGED, PYPROJECT, ROOT, package_files, package_of
 
@@ -49,6 +50,17 @@ def test_packaging_mistakes_are_found(tmp_path: Path) -> None:
     assert len(complaints) == 3
     for word in ("bare", "targets", "gone"):
         assert any(word in complaint for complaint in complaints)
+
+
+def test_the_files_of_bundled_checkpoints_are_packaged() -> None:
+    """`test_exports_in_a_clean_environment` installs the wheel; it does not build with every head."""
+    folder = ROOT / "compiler"
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["peagle.compiler"]
+    packaged = {path.resolve() for pattern in patterns for path in folder.glob(pattern)}
+    sources = {source for pair in PAIRS.values() for source in (pair.target, pair.drafter, pair.eagle3)}
+    bundled = [source.path.resolve() for source in sources if isinstance(source, Local)]
+    assert len(bundled) >= 4
+    assert [file for path in bundled for file in path.iterdir() if file not in packaged] == []
 
 
 def requirement_names(lists: list[list[str]]) -> set[str]:
