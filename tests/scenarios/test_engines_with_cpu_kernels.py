@@ -157,7 +157,7 @@ def test_threads_and_instructions_change_no_bit(built: BuildResult, monkeypatch:
 
 OBSTACLES = {
     "another machine": (compiling, "machine_name", lambda: "linux-riscv64", "this machine is linux-riscv64"),
-    "another ONNX Runtime": (kernels, "_was_tested", lambda _: False, "the test process ended"),
+    "another ONNX Runtime": (kernels, "was_tested", lambda _: False, "the test process ended"),
 }
 
 
@@ -193,7 +193,7 @@ def test_a_library_that_cannot_be_loaded_here_is_done_without(folder: Path, capl
 def test_kernels_work_with_another_onnxruntime(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kernels, "_was_tested", lambda _: False)
+    monkeypatch.setattr(kernels, "was_tested", lambda _: False)
     assert kernels.library_of(folder, Engine.load(folder).manifest) == folder / PLACE
     assert not caplog.messages
 
@@ -224,10 +224,19 @@ def test_kernels_that_are_switched_off_are_not_loaded(
 def test_inspect_runs_no_machine_code_that_was_not_compiled_here(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(self_test, "try_library", lambda path: pytest.fail("it was run"))
+    for name in ("open_library", "try_library"):
+        monkeypatch.setattr(self_test, name, lambda path: pytest.fail("it was run"))
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "of another machine"))
     (row,) = inspect_engine(folder)["kernels"]
     assert (row["instructions"], row["why"]) == ("", "not tested: not compiled on this machine")
+
+
+def test_inspect_repeats_no_test_of_the_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_test, "try_library", lambda path: "tested")
+    (row,) = inspect_engine(folder)["kernels"]
+    assert (row["instructions"] in ("", "tested"), row["why"]) == (False, "")
+    monkeypatch.setattr(kernels, "was_tested", lambda _: False)
+    assert inspect_engine(folder)["kernels"][0]["instructions"] == "tested"
 
 
 def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,12 +90,14 @@ def _report(folder: Path) -> dict[str, Any]:
 def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     """Return the library of CPU kernels: machine, bytes, compiler, and the instructions that it uses on this machine.
 
-    Finding the instructions means running the library, which is done only if it was compiled on this machine.
-    Otherwise, or if the kernels do not work, ``instructions`` is empty and ``why`` gives the reason.
+    Finding the instructions means running the library, which is done only if it was compiled on this machine. It is
+    tested first unless the build tested it with this version of ONNX Runtime, as when an engine is loaded. Otherwise,
+    or if the kernels do not work, ``instructions`` is empty and ``why`` gives the reason.
     """
+    from ....engines.backends.onnxruntime.kernels import was_tested
     from ....plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
     from ....plugins.cpu.pack import read_pack
-    from ....plugins.cpu.self_test import try_library
+    from ....plugins.cpu.self_test import instructions_of, try_library
     from ...store.stages import StageStore
     from ..cpu_kernels import is_compiled_locally
 
@@ -111,8 +113,10 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
         return [row | {"instructions": "", "why": f"not tested: {problem.what}"}]
     if not is_local:
         return [row | {"instructions": "", "why": "not tested: not compiled on this machine"}]
+    path = folder / KERNELS / LIBRARY
     try:
-        return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]
+        found = instructions_of(path) if was_tested(manifest) else try_library(path)
+        return [row | {"instructions": found, "why": ""}]
     except EnvironmentProblem as problem:
         return [row | {"instructions": "", "why": f"does not work on this machine: {problem.why}"}]
 

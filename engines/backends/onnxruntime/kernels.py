@@ -40,7 +40,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
                 f"the CPU kernels of {folder} were built for {kernels.machine}, but this machine is {machine_name()}",
                 fix="rebuild the engine on this machine",
             )
-        if not _was_tested(manifest):
+        if not was_tested(manifest):
             try_library(path)
         open_library(path)
     except EnvironmentProblem as problem:
@@ -51,7 +51,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
     return path
 
 
-def _was_tested(manifest: Manifest) -> bool:
+def was_tested(manifest: Manifest) -> bool:
     """Return True if the build tested the kernels with the installed version of ONNX Runtime."""
     import onnxruntime
 
