@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from peagle.engines.folder.manifest import BUILT_IN, Manifest
 from peagle.engines.folder.records import FileEntry
 from peagle.engines.policy import misfit
 from tests.engines.mixed_requests import GREEDY
+from tests.garbage import collected
 
 CODE = "def area(width, height):\n    return"
 
@@ -121,8 +121,7 @@ def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(draf
             assert output.acceptance.accepted
         del each, first, second
         used(engine)  # by then, the loop has released its last request
-        gc.collect()
-        assert held() is None
+        assert collected(lambda: held() is None)
 
 
 def test_drafters_that_cannot_be_loaded_or_unloaded_are_named(loaded: Engine, drafters_folder: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from peagle.engines.draft_methods.lanes import Emission
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.engines.scheduling.test_scheduler import Late
+from tests.garbage import collected
 from tests.models import VOCAB
 from tests.tokenizer_files import PANICS
 
@@ -190,9 +191,9 @@ def test_waiting_request_can_be_cancelled_timed_out_or_dropped(tiny_engine: Engi
         late, unwanted = engine.submit([5, 6], LONG, timeout=0.001), engine.submit([5, 6], LONG)
         unwanted.cancel()
         forgotten = engine.submit([5, 6], LONG)
-        delivery = forgotten._delivery
+        delivery, held = forgotten._delivery, weakref.ref(forgotten)
         del forgotten
-        gc.collect()
+        assert collected(lambda: held() is None)
         time.sleep(0.002)
     ends = [late.result(), unwanted.result(), delivery.output()[1]]
     assert [end and end.finish_reason for end in ends] == ["timeout", "abort", "abort"]
@@ -388,8 +389,9 @@ def test_draining_lets_all_end(tiny_engine: Engine) -> None:
 def test_dropped_engine_ends_requests_and_thread(tiny_engine: Engine) -> None:
     engine = _like(tiny_engine)
     submission, thread = engine.submit([5, 6], SHORT), engine._loop._thread
+    held = weakref.ref(engine)
     del engine
-    gc.collect()
+    assert collected(lambda: held() is None)
     assert submission.result().finish_reason == "length"
     assert thread is not None
     thread.join(60)
