@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -136,9 +135,11 @@ def test_routed_experts_are_called_as_their_specs_say(monkeypatch: pytest.Monkey
     assert "out of memory" not in bench.markdown(machine, rows)
 
 
-def test_the_benchmark_exits_3_without_a_gpu() -> None:
+def test_the_benchmark_exits_3_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    process = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert process.returncode == 3
-    assert "needs an NVIDIA GPU" in process.stderr
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
+    assert bench.main() == 3
+    assert "needs an NVIDIA GPU" in capsys.readouterr().err

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.commands import Run
+
 PROGRAM = f"{sys.executable} -c 'from peagle.compiler.cli import main; main()'"
 
 
@@ -21,7 +23,7 @@ def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("verb", ["models", "--help", "build --help", "--version", "inspect ENGINE --json"])
+@pytest.mark.parametrize("verb", ["models", "--help", "--version", "inspect ENGINE --json"])
 def test_a_closed_pipe_is_not_an_error(verb: str, demo_engine: Path) -> None:
     done = shell(f"PROGRAM {verb.replace('ENGINE', str(demo_engine))} | true")
     assert (done.returncode, done.stderr) == (0, "")
@@ -49,12 +51,12 @@ def test_output_that_cannot_be_written_is_the_machines_problem(verb: str, demo_e
     assert done.stderr.count("\n") <= 3
 
 
-def test_notes_that_cannot_be_written_are_lost(demo_engine: Path) -> None:
+def test_notes_that_cannot_be_written_are_lost(cli: Run, demo_engine: Path) -> None:
     run = f"PROGRAM run {demo_engine} --prompt 'def f(' --max-tokens 4"
-    plain = shell(run)
+    plain = cli("run", demo_engine, "--prompt", "def f(", "--max-tokens", 4)
     for where in ("2>&-", "2>/dev/full"):
         done = shell(f"{run} --stats {where}")
-        assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, "")
+        assert (done.returncode, done.stdout, done.stderr) == (0, plain.out, "")
     assert shell("PROGRAM bild 2>&-").returncode == 2
 
 

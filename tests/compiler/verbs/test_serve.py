@@ -113,6 +113,7 @@ def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path
         answer = asked("/v1/chat/completions", messages=messages, num_speculative_tokens=4)
         assert answer["usage"]["total_tokens"] <= 24
         assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
+        assert _status_of_a_stored_response(url) == 200, "as by default"
 
 
 def test_flags_choose_and_name_drafters(drafters_folder: Path) -> None:
@@ -130,18 +131,20 @@ def test_flags_choose_and_name_drafters(drafters_folder: Path) -> None:
         assert len(texts) == 1
 
 
-@pytest.mark.parametrize(("flags", "status"), [((), 200), (("--response-store-bytes", "0"), 404)])
-def test_responses_are_stored_if_they_fit(talking_engine: Path, flags: tuple[str, ...], status: int) -> None:
-    with serving(talking_engine, *flags) as (_, url):
-        body = json.dumps({"input": "def f(x):", "max_output_tokens": 1}).encode()
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/responses", body), timeout=60) as response:
-            identity = json.loads(response.read())["id"]
-        try:
-            with urllib.request.urlopen(f"{url}/v1/responses/{identity}", timeout=60) as response:
-                found = response.status
-        except urllib.error.HTTPError as error:
-            found = error.code
-        assert found == status
+def test_responses_that_do_not_fit_are_not_stored(talking_engine: Path) -> None:
+    with serving(talking_engine, "--response-store-bytes", "0") as (_, url):
+        assert _status_of_a_stored_response(url) == 404
+
+
+def _status_of_a_stored_response(url: str) -> int:
+    body = json.dumps({"input": "def f(x):", "max_output_tokens": 1}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/responses", body), timeout=60) as response:
+        identity = json.loads(response.read())["id"]
+    try:
+        with urllib.request.urlopen(f"{url}/v1/responses/{identity}", timeout=60) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 @pytest.mark.parametrize(
