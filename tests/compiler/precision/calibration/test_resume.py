@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Advance
-from peagle.compiler.precision.calibration.calibrate import Settings
-from peagle.compiler.precision.calibration.dataset import Samples
+from peagle.compiler.precision.calibration.calibrate import Settings, calibrate
 from peagle.compiler.precision.calibration.range_methods import Percentile
 from peagle.compiler.precision.calibration.resume import CalibrationFolder
 from peagle.compiler.precision.calibration.saved_ranges import Scales
@@ -27,18 +27,16 @@ from tests.models import Pair
 
 Tiny = Callable[[str], Pair]
 
-INTERRUPTED = """
-import signal, sys
+KILLED = """
+import os, signal, sys
 from contextlib import contextmanager
 from pathlib import Path
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.console import interrupts
 from peagle.compiler.precision.calibration.calibrate import Settings, calibrate
 from peagle.compiler.precision.calibration.dataset import Samples
 from peagle.compiler.store.stages import StageStore
 
-interrupts.watch()  # as the program does: a shell's background job would ignore Ctrl-C otherwise
-target, store, number, after, lists = sys.argv[1:]
+target, store, after, lists = sys.argv[1:]
 seen = 0
 
 class Cut:
@@ -48,14 +46,10 @@ class Cut:
             global seen
             seen += 1
             if seen == int(after):
-                signal.raise_signal(int(number))  # in this thread: torch has others
+                os.kill(os.getpid(), signal.SIGKILL)
         yield advance
 
-samples = Samples.of("random", eval(lists))
-try:
-    calibrate(Target.open(Path(target)), samples, Settings(), StageStore(Path(store)), Cut())
-except KeyboardInterrupt:
-    interrupts.leave(130)
+calibrate(Target.open(Path(target)), Samples.of("random", eval(lists)), Settings(), StageStore(Path(store)), Cut())
 """
 
 
@@ -75,26 +69,64 @@ class Steps:
         self.advanced += amount
 
 
+class Interrupted(Steps):
+    """Ctrl-C after so many calls."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def _advance(self, amount: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
 def content(scales: Scales) -> dict[str, bytes]:
     groups = (scales.inputs, scales.caches, scales.expert_tokens)
     return {name: value.tobytes() for group in groups for name, value in group.items()}
 
 
-def cut(pair: Pair, samples: Samples, store: Path, number: signal.Signals, after: int) -> int:
-    arguments = [str(pair.target), str(store), str(int(number)), str(after), repr([list(each) for each in samples.ids])]
-    return subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, check=False).returncode
+SAMPLES = random_samples(7, 4, 9)
 
 
-@pytest.mark.parametrize(("number", "after", "first"), [(signal.SIGKILL, 8, 2), (signal.SIGINT, 21, 6)])
-def test_interrupted_calibration_resumes(
-    number: signal.Signals, after: int, first: int, tiny: Tiny, calibrated: Calibrate, tmp_path: Path
-) -> None:
-    samples, steps = random_samples(7, 4, 9), Steps()
-    assert cut(tiny("qwen3-moe"), samples, tmp_path / "store", number, after) in (-number, 128 + number)
-    resumed = calibrated(tiny("qwen3-moe"), samples, progress=steps)
+@pytest.fixture(scope="module")
+def killed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stage store in which a process was killed when the first two layers were finished."""
+    store = tmp_path_factory.mktemp("killed") / "store"
+    lists = repr([list(each) for each in SAMPLES.ids])
+    command = [sys.executable, "-c", KILLED, str(tiny("qwen3-moe").target), str(store), "8", lists]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+    return store
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What an uninterrupted calibration gives."""
+    store = StageStore(tmp_path_factory.mktemp("whole"))
+    return content(calibrate(Target.open(tiny("qwen3-moe").target), SAMPLES, Settings(), store))
+
+
+def _assert_resumes(calibrated: Calibrate, pair: Pair, store: Path, first: int, whole: dict[str, bytes]) -> None:
+    steps = Steps()
+    assert content(calibrated(pair, SAMPLES, progress=steps, store=store)) == whole
     assert steps.told == [(f"calibrate layers {first} to 6", 20 * (7 - first))]
     assert steps.advanced == 20 * (7 - first)
-    assert content(calibrated(tiny("qwen3-moe"), samples, force=True)) == content(resumed)
+
+
+def test_killed_calibration_resumes(
+    tiny: Tiny, calibrated: Calibrate, killed: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    shutil.copytree(killed, tmp_path / "killed")
+    _assert_resumes(calibrated, tiny("qwen3-moe"), tmp_path / "killed", 2, whole)
+
+
+def test_interrupted_calibration_resumes(
+    tiny: Tiny, calibrated: Calibrate, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        calibrated(tiny("qwen3-moe"), SAMPLES, progress=Interrupted(21), store=tmp_path / "cut")
+    _assert_resumes(calibrated, tiny("qwen3-moe"), tmp_path / "cut", 6, whole)
 
 
 def test_a_finished_calibration_is_not_repeated(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
@@ -126,17 +158,15 @@ def test_other_samples_methods_and_types_are_other_calibrations(tiny: Tiny, cali
     assert len(steps.told) == 4
 
 
-def test_damaged_saved_step_is_recomputed(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
-    samples = random_samples(6, 6)
-    assert cut(tiny("llama"), samples, tmp_path / "cut", signal.SIGKILL, 8) == -signal.SIGKILL
-    whole = content(calibrated(tiny("llama"), samples))
+def test_damaged_saved_step_is_recomputed(
+    tiny: Tiny, calibrated: Calibrate, killed: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     for number, pattern in enumerate(("streams-*.bin", "ranges-0001.safetensors", "step-0002.json")):
-        store, steps = tmp_path / str(number), Steps()
-        shutil.copytree(tmp_path / "cut", store)
+        store = tmp_path / str(number)
+        shutil.copytree(killed, store)
         (damaged,) = store.rglob(pattern)
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
-        assert content(calibrated(tiny("llama"), samples, progress=steps, store=store)) == whole
-        assert steps.told == [("calibrate layers 0 to 6", 12 * 7)]
+        _assert_resumes(calibrated, tiny("qwen3-moe"), store, 0, whole)
 
 
 def make() -> None:
