@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,10 @@ def test_tokens_are_bit_identical_with_any_suffix(
         assert out["tokens"].tolist() == expected["tokens"].tolist()
 
 
-def _chosen(graph: Path, window: dict[str, np.ndarray], traced: Traced) -> list[np.ndarray]:
-    """The experts of every column, [rows, columns, A], that each layer of the graph is given."""
+@pytest.fixture(scope="module")
+def choosing(traced: Traced) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+    """The experts of every column of a window, [rows, columns, A], that each layer of the graph is given."""
+    graph = traced.built("target", "tensorrt-sm100")
     model = onnx.load(graph, load_external_data=True)
     nodes = [node for node in model.graph.node if node.op_type == "TRT_MoE"]
     for node in nodes:
@@ -88,16 +90,22 @@ def _chosen(graph: Path, window: dict[str, np.ndarray], traced: Traced) -> list[
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     held = Graph(graph, traced.target.caches, CACHE, rows=ROWS)
-    chains = {SKIPPED: np.zeros_like(window["input_ids"])}
-    feeds = held.whole | chains | window | held.caches
-    found = session.run([node.input[1] for node in nodes], feeds)
-    return [np.asarray(each).reshape(ROWS, WIDTH, -1) for each in found]
+
+    def chosen(window: dict[str, np.ndarray]) -> list[np.ndarray]:
+        chains = {SKIPPED: np.zeros_like(window["input_ids"])}
+        feeds = held.whole | chains | window | held.caches
+        found = session.run([node.input[1] for node in nodes], feeds)
+        return [np.asarray(each).reshape(ROWS, WIDTH, -1) for each in found]
+
+    return chosen
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None)
 @given(lengths=lengths, seed=st.integers(0, 99))
-def test_unused_experts_are_not_computed(traced: Traced, lengths: list[int], seed: int) -> None:
-    for chosen in _chosen(traced.built("target", "tensorrt-sm100"), _windows(lengths, seed), traced):
+def test_unused_experts_are_not_computed(
+    choosing: Callable[[dict[str, np.ndarray]], list[np.ndarray]], lengths: list[int], seed: int
+) -> None:
+    for chosen in choosing(_windows(lengths, seed)):
         of_tokens = {int(i) for row, length in enumerate(lengths) for i in chosen[row, :length].ravel()}
         asked = {int(i) for i in chosen.ravel()}
         assert asked == of_tokens if any(lengths) else len(asked) == chosen.shape[-1]
