@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import onnx_ir as ir
 
-_CHECK = "import sys, onnx; [onnx.checker.check_model(path, full_check=True) for path in sys.argv[1:]]"
+_CHECK = """
+import sys, onnx
+for path in sys.stdin:
+    try:
+        onnx.checker.check_model(path.strip(), full_check=True)
+        print("good", flush=True)
+    except Exception as error:
+        print(repr(str(error)), flush=True)
+"""
+
+
+@cache
+def _checker() -> subprocess.Popen[str]:
+    """One process for all checks; it ends when its input does."""
+    return subprocess.Popen([sys.executable, "-c", _CHECK], stdin=PIPE, stdout=PIPE, text=True)
 
 
 def check(*paths: Path) -> None:
     """In a process that does not know our schemas: they have no room for TensorRT's attributes, function calls do."""
-    process = subprocess.run(
-        [sys.executable, "-c", _CHECK, *map(str, paths)], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
+    process = _checker()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for path in paths:
+        print(path, file=process.stdin, flush=True)
+        assert process.stdout.readline() == "good\n"
 
 
 def contents(model: ir.Model, *, shapes: bool = True) -> list[Any]:

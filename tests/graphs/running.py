@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,7 @@ class Graph:
     """One graph and the caches of one row."""
 
     def __init__(self, path: Path, caches: tuple[CacheSpec, ...], length: int, rows: int = 1) -> None:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
-        options.add_session_config_entry("session.disable_quant_qdq", "1")  # FP8 as it is written, unfused
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.session = _session(path, path.stat().st_mtime_ns)
         self.names = [o.name for o in self.session.get_outputs()]
         types = {i.name: i.type for i in self.session.get_inputs()}
         self.whole = {POSITIONS: np.arange(length)} if POSITIONS in types else {}  # caches are read as far as they go
@@ -43,6 +40,16 @@ class Graph:
         outputs = dict(zip(self.names, values, strict=True))
         self.caches = {name: outputs.pop(f"{name}.out") for name in self.caches}
         return outputs
+
+
+@lru_cache(maxsize=6)
+def _session(path: Path, _: int) -> onnxruntime.InferenceSession:
+    """A session has no state: graphs with caches of their own share it. A file that is written again has another."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # FP8 as it is written, unfused
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def no_codes(shape: tuple[int, ...]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from peagle.compiler.pipeline.graph_stages import SEMANTIC
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec
+from peagle.graphs.drafters.torch_reference import load_target
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
 from peagle.graphs.trace import Dtype, trace_drafter, trace_target
@@ -37,7 +39,12 @@ class Traced:
     folder: Path
 
     def lowered(self, part: str, lowering: str) -> Lowered:
-        return lower(graph_files.load(self.folder / f"{part}.onnx"), LOWERINGS[lowering], cache_length=CACHE)
+        """The part's graph without weights. Several tests look at it, and none may change it."""
+        return _kept_lowered(self.folder, part, lowering)
+
+    def reference(self) -> Any:
+        """The target in ``transformers``. Several tests run it, and none may change it."""
+        return _kept_reference(self.pair)
 
     def built(self, part: str, lowering: str) -> Path:
         """The part's graph with weights, for ONNX Runtime."""
@@ -46,8 +53,20 @@ class Traced:
             path.parent.mkdir(parents=True)
             tensors = {k: t.numpy() for k, t in self.pair.head_weights().items()}
             read = self.pair.target_weights() if part == "target" else tensors.__getitem__
-            stream_weights.attach(self.lowered(part, lowering), read, path)
+            stream_weights.attach(_lowered(self.folder, part, lowering), read, path)
         return path
+
+
+def _lowered(folder: Path, part: str, lowering: str) -> Lowered:
+    return lower(graph_files.load(folder / f"{part}.onnx"), LOWERINGS[lowering], cache_length=CACHE)
+
+
+_kept_lowered = lru_cache(maxsize=4)(_lowered)
+
+
+@lru_cache(maxsize=2)
+def _kept_reference(pair: Pair) -> Any:
+    return load_target(pair.target, pair.config)
 
 
 def semantic(pair: Pair, part: str, dtype: Dtype) -> Path:

@@ -32,7 +32,7 @@ class Loop:
 @pytest.mark.parametrize("lowering", ["std", "ort"])
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
 def test_cached_drafting_equals_full_recompute(traced: Traced, lowering: str, k: int, rng: np.random.Generator) -> None:
-    model = torch_reference.load_target(traced.pair.target, traced.pair.config)
+    model = traced.reference()
     weights = traced.pair.head_weights()
     loop = Loop(traced, lowering, k)
     ids = rng.integers(2, VOCAB, 11)
@@ -102,7 +102,7 @@ def test_a_wrong_recipe_is_noticed(qwen3: Traced, change: str, rng: np.random.Ge
 
 
 def test_greedy_speculation_in_the_reference_is_plain_greedy(qwen3: Traced, rng: np.random.Generator) -> None:
-    model = torch_reference.load_target(qwen3.pair.target, qwen3.pair.config)
+    model = qwen3.reference()
     prompt = [int(i) for i in rng.integers(2, VOCAB, 6)]
     plain = list(prompt)
     for _ in range(20):

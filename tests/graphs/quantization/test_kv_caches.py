@@ -80,7 +80,7 @@ def test_quantized_cache_graph_matches_rounding_in_torch(
     graph = Graph(_built(qwen3, lowering), caches, CACHE, rows=prompts)
     wide = Graph(qwen3.built("target", "std"), caches, CACHE, rows=prompts)
     ids = rng.integers(2, VOCAB, (prompts, first + width))
-    model = torch_reference.load_target(qwen3.pair.target, qwen3.pair.config)
+    model = qwen3.reference()
     with _rounding(_scales(qwen3)):
         passes = [torch_reference.target_pass(model, qwen3.target, row.tolist()) for row in ids]
     for each in (graph, wide):
