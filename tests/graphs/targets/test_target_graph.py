@@ -17,8 +17,7 @@ from tests.models import CONFIGS, VOCAB
 
 
 def _reference(traced: Traced, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    model = torch_reference.load_target(traced.pair.target, traced.pair.config)
-    logits, features = torch_reference.target_pass(model, traced.target, [int(i) for i in ids])
+    logits, features = torch_reference.target_pass(traced.reference(), traced.target, [int(i) for i in ids])
     return logits.numpy(), features.numpy()
 
 
@@ -86,7 +85,7 @@ def test_a_known_next_token_takes_the_place_of_the_sampled_one(qwen3: Traced, rn
 
 def test_features_are_the_streams_entering_the_taps(every: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 9)
-    model = torch_reference.load_target(every.pair.target, every.pair.config)
+    model = every.reference()
     states = model.model(torch.from_numpy(ids[None]), output_hidden_states=True, use_cache=False).hidden_states
     expected = torch.cat([states[i] for i in every.target.taps], -1)[0].detach().numpy()
     out = Graph(every.built("target", "ort"), every.target.caches, CACHE)(**target_inputs(ids[None], 0, 0, 1))
@@ -99,9 +98,9 @@ def test_features_are_the_streams_entering_the_taps(every: Traced, rng: np.rando
     ("family", "changes"),
     [
         ("llama", {"attention_bias": True, "mlp_bias": True}),
-        ("qwen3", {"attention_bias": True}),
+        pytest.param("qwen3", {"attention_bias": True}, marks=pytest.mark.slow),  # as Llama's, and gpt-oss has it
         ("qwen3-moe", {"attention_bias": True, "num_experts": 1, "num_experts_per_tok": 1, "mlp_only_layers": []}),
-        ("gpt-oss", {"attention_bias": False}),
+        pytest.param("gpt-oss", {"attention_bias": False}, marks=pytest.mark.slow),
         ("gemma-4", {"attention_bias": True}),  # a norm behind the attention's bias: no residual stream is added there
     ],
 )
