@@ -102,7 +102,7 @@ def build(
         workspace_gb: GPU workspace limit per TensorRT layer, in 10^9 bytes.
         acceptance_length: Tokens per round for the speed estimate, by number of drafts: ``"4:3.2"``.
         force: Run every step again instead of reusing cached results.
-        ignore_limits: Start even if this machine has too little disk or memory.
+        ignore_limits: Start even if this machine has too little disk space or memory.
         progress: Receiver of progress reports; see ``show_progress``. Silent by default.
 
     Returns:

@@ -154,7 +154,7 @@ def _store(engine: Path, drafter: str, rounds: MeasuredRounds, measured_with: Ma
     its = now.using(drafter) if not drafter or drafter == BUILT_IN or drafter in now.drafters else None
     if its is None or its.target != measured_with.target or its.drafter != measured_with.drafter:
         raise UsageError(
-            f"{engine} was changed while it was measured",
+            f"{engine} was changed while it was being measured",
             why="the measured figures belong to files that no longer exist",
             fix="run the same command again",
         )

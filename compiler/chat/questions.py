@@ -57,7 +57,7 @@ def piped() -> Iterator[str]:
         number += 1
         if len(line) > _MAX_BYTES:
             raise UsageError(
-                f"line {number} of standard input has more than {_MAX_BYTES // 2**20} MiB",
+                f"line {number} of standard input is longer than {_MAX_BYTES // 2**20} MiB",
                 why="no supported model has a context of that length",
                 fix="pipe in one question per line",
             )

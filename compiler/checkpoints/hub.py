@@ -215,7 +215,7 @@ def _full(repo: str, why: str) -> BuildError:
     from huggingface_hub import constants
 
     return BuildError(
-        f"the disk of {constants.HF_HUB_CACHE} has no space for {repo}",
+        f"the disk that contains {constants.HF_HUB_CACHE} has no space for {repo}",
         why=why,
         fix=f"free some space, or set HF_HOME to a folder on another disk, then {_RESUME}",
     )

@@ -203,13 +203,30 @@ EXPORT = VerbOptions(
             "blocks; for tensorrt, bf16 or, with --gpu, the default of `build`",
         ),
         declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
-        declare_options("calibration"),
+        declare_options("calibration", "data", "method"),
+        declare_options(
+            "calibration",
+            "num_samples",
+            help="Maximum number of samples. (default: 128 for tensorrt; 16 for ort, cpu and std)",
+        ),
+        declare_options(
+            "calibration",
+            "max_length",
+            help="Maximum sample length in tokens. (default: 512 for tensorrt; 128 for ort, cpu and std)",
+        ),
+        declare_options("calibration", "device", "scales"),
         declare_options(
             "sizes",
             "num_speculative_tokens",
-            help="Maximum number of drafts per round, which sizes the caches. (default: the trained depth)",
+            help="Maximum number of drafts per round, which determines the size of the caches. (default: the trained "
+            "depth)",
         ),
-        declare_options("sizes", "max_seq_len"),
+        declare_options(
+            "sizes",
+            "max_seq_len",
+            help="Maximum length of prompt plus output, in tokens; the KV caches grow with it. (default: 2048; for "
+            "tensorrt with --gpu, up to 32768 if the model and, for 8 requests, the GPU's memory allow)",
+        ),
         declare_options("speed"),
     ),
 )

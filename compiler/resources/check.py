@@ -30,7 +30,7 @@ _ELSEWHERE = "run `peagle-compile export` here, and `peagle-compile build --from
 
 
 class InsufficientResources(EnvironmentProblem):
-    """This machine certainly has too little disk or memory (exit code 3)."""
+    """This machine certainly has too little disk space or memory (exit code 3)."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
     short = [need for need in needs if need.is_short]
     if not short:
         return None
-    kinds = dict.fromkeys(need.name.partition(" ")[0] for need in short)
+    kinds = dict.fromkeys(need.name.partition(" ")[0].replace("disk", "disk space") for need in short)
     fixes = dict.fromkeys(need.instead for need in short)
     return InsufficientResources(
         f"this machine has too little {' and '.join(kinds)}",

@@ -313,7 +313,7 @@ def _gpu(name: str | None) -> tuple[str | None, list[str]]:
         return None, []
     if "," in name:
         raise UsageError(
-            f"--gpu {name} has several GPUs", why="a dry run covers only one GPU", fix="specify one at a time"
+            f"--gpu {name} names several GPUs", why="a dry run covers only one GPU", fix="specify one at a time"
         )
     if is_architecture(name):
         return None, [f"{name} does not determine the GPU memory; specify a GPU, such as --gpu b200, to check the fit"]

@@ -87,7 +87,7 @@ def writing(path: Path, needed: int) -> Iterator[None]:
         if error.errno in _FULL:
             wanted = f"{_size(needed)} are needed, but only " if needed else "only "
             raise BuildError(
-                f"the disk of {path} is full",
+                f"the disk that contains {path} is full",
                 why=f"{wanted}{_size(free_bytes(path))} are free; {_RESUME}",
                 fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
             ) from error
@@ -132,7 +132,7 @@ def require_space(path: Path, needed: int) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes on the disk of ``path``, which need not exist."""
+    """Return the free bytes on the disk that contains ``path``, which need not exist."""
     return shutil.disk_usage(nearest(path)).free
 
 

@@ -62,7 +62,7 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what this machine can build and run, or, with --model, check whether this model can be built here.
+    """Show what this machine can build and run, or, with --model, check whether it can build the given model.
 
     The exit code is 3 if no backend can run engines here or, with --model, if something is missing for the build.
 

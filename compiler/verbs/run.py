@@ -180,7 +180,7 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
         ) from None
     if len(content) > _MAX_BYTES:
         raise UsageError(
-            f"standard input has more than {_MAX_BYTES // 2**20} MiB",
+            f"standard input is longer than {_MAX_BYTES // 2**20} MiB",
             why="no prompt can be that long",
             fix="pipe in a shorter prompt",
         )

@@ -62,7 +62,7 @@ def triton(
 ) -> None:
     """Write a model repository for Triton Inference Server.
 
-    The models run in Triton's Python backend, whose Python environment needs this package. By default the engine is
+    The models run in Triton's Python backend, whose Python environment needs this package. By default, the engine is
     copied into the repository, which is then self-contained.
 
     Example: peagle-compile triton demo-engine --repository models

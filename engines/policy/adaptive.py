@@ -12,7 +12,7 @@ the savings cover its expected loss, and its actual loss is deducted. Each probe
 it, and a change of K or a probe that went better than expected restores it. A useless drafter therefore costs its first
 few rounds and then that share. If nothing is drafted, a probe is one round that drafts, which may have to read a
 prompt, and two that verify; it continues while drafts are accepted. If drafts would not pay even in a text that is far
-easier to draft than the others, only every second of these probes runs.
+easier to draft than the others, only every other one of these probes runs.
 
 The policy depends only on the rounds that are reported to it. It uses no clock and no random numbers.
 """

@@ -117,7 +117,9 @@ def finish(model: ir.Model) -> Lowered:
         dtype = tensor.dtype.numpy().name
         if dtype not in BY_NUMPY:
             raise BuildError(
-                f"weight {name} was traced as {dtype}", why=f"weights must be one of {', '.join(BY_NUMPY)}", fix=REPORT
+                f"weight {name} was traced as {dtype}",
+                why=f"the type of a weight must be one of {', '.join(BY_NUMPY)}",
+                fix=REPORT,
             )
         parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
         weights.append(GraphWeight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))

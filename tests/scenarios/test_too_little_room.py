@@ -48,7 +48,7 @@ def test_too_small_disk_is_rejected_like_the_dry_run(
     done = cli(*ask, "--json")
     error = json.loads(done.err.splitlines()[-1])["error"]
     assert done.code == foretold["exit_code"] == 3
-    assert error["what"] == "this machine has too little disk"
+    assert error["what"] == "this machine has too little disk space"
     assert foretold["why"].startswith(f"{error['what']}; {error['why']}")
     assert "1.0 MB free" in error["why"]
     assert "--ignore-limits" in error["fix"]
@@ -92,10 +92,10 @@ def test_limits_can_be_ignored_and_leftovers_are_removed_first(
     monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if left.exists() else MB)
     ask = ("export", "demo", "--ignore-limits", "--out", tmp_path / "out")
     said = cli(*ask, "--dry-run").out
-    assert "starts because of --ignore-limits, although this machine has too little disk; " in said
+    assert "starts because of --ignore-limits, although this machine has too little disk space; " in said
     done = cli(*ask)
     assert done.code == 0, done.err
-    assert "warning: started because of --ignore-limits: this machine has too little disk; " in done.err
+    assert "warning: started because of --ignore-limits: this machine has too little disk space; " in done.err
     assert "1.0 MB free" in done.err
 
 
@@ -125,5 +125,5 @@ def test_a_disk_of_two_megabytes_is_refused(tmp_path: Path) -> None:
     build = f"{Path(sys.executable).parent}/peagle-compile build --model demo --lowering std --out {small}/engine"
     done = subprocess.run([*inside, mount + build], capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
-    assert "this machine has too little disk" in done.stderr
+    assert "this machine has too little disk space" in done.stderr
     assert "2.1 MB free" in done.stderr

@@ -47,6 +47,8 @@ def _checked(context: typer.Context, param: Any, variable: str, value: object) -
         if why is None:
             raise
         raise UsageError(
-            f"{variable}={value} is invalid", why=why, fix=f"use a valid value of {param.opts[0]}"
+            f"{variable}={value} is invalid",
+            why=why,
+            fix=f"use a valid value for {param.opts[0]}; see `peagle-compile serve --help`",
         ) from None
     return values

@@ -25,7 +25,7 @@ DryRun = Annotated[
 IgnoreLimits = Annotated[
     bool,
     typer.Option(
-        "--ignore-limits", help="Start even if this machine has too little disk or memory.", rich_help_panel=RUN
+        "--ignore-limits", help="Start even if this machine has too little disk space or memory.", rich_help_panel=RUN
     ),
 ]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
@@ -39,8 +39,8 @@ Check = Annotated[
     typer.Option(
         help=(
             "Check of the engine's files against the manifest: hashes compares all hashes; sizes compares only "
-            "sizes, which is faster; auto compares hashes, but only the sizes of weights if the engine has 1 GB "
-            "or more."
+            "sizes, which is faster; auto compares hashes, except that for an engine of 1 GB or more, it compares "
+            "only the sizes of the weights."
         ),
         rich_help_panel=RUN,
     ),

@@ -139,12 +139,12 @@ def _scale(op: Nodes, scale: float) -> ir.Value:
 
 
 def _skipped(graph: ir.Graph) -> ir.Value:
-    """Return the graph's input that says of draft trees what their ancestors say."""
+    """Return the graph's input that describes draft trees by their ancestors."""
     found = next((value for value in graph.inputs if value.name == SKIPPED), None)
     if found is None:
         raise BuildError(
-            "a graph for TensorRT describes draft trees by their ancestors",
-            why=f"TensorRT's attention needs the ancestors as the input {SKIPPED}",
+            f"the graph has no input {SKIPPED}",
+            why="graphs for TensorRT describe draft trees in this input",
             fix="export the model again with --for tensorrt",
         )
     return found

@@ -78,7 +78,7 @@ def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeyp
         return ()
 
     monkeypatch.setattr(module, "measure_batches", rebuild)
-    with pytest.raises(UsageError, match="was changed while it was measured"):
+    with pytest.raises(UsageError, match="was changed while it was being measured"):
         tune(TuneOptions(engine))
     assert Manifest.read(engine) == other
 

@@ -49,7 +49,7 @@ def test_too_small_disk_is_rejected_with_figures_and_remedies() -> None:
         check_needs([short], ignored=False)
     assert isinstance(caught.value, EnvironmentProblem)
     assert caught.value.exit_code == 3
-    assert caught.value.what == "this machine has too little disk"
+    assert caught.value.what == "this machine has too little disk space"
     assert caught.value.why == (
         "disk for the output: 30.0 GB (from the weight shapes) after 60.0 GB for earlier steps, 80.0 GB free (/)"
     )

@@ -54,7 +54,7 @@ def test_disk_that_fits_the_engine_but_not_the_download_is_too_small(cli: Run, m
     free(monkeypatch, needs["disk for the output"]["bytes"] + needs["disk for cached steps"]["bytes"] + 1)
     outcome = plan(cli)["outcome"]
     assert outcome["exit_code"] == 3
-    assert "too little disk" in outcome["why"]
+    assert "too little disk space" in outcome["why"]
     assert "no known blocker" not in cli(*ASK).out
 
 

@@ -57,7 +57,7 @@ def test_a_graph_with_the_layer_of_experts_that_is_not_built_has_two_more_ways_o
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     said = in_child(_BUILD, request(written(tmp_path)).to_json(), "/dev/full")
-    assert "the disk of /dev is full" in said
+    assert "the disk that contains /dev is full" in said
 
 
 def test_unexpected_failure_is_a_one_line_build_error(tmp_path: Path) -> None:

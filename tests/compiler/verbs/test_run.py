@@ -97,7 +97,7 @@ def test_a_pipe_without_end_is_not_read_for_ever(cli: Run, demo_engine: Path, mo
         monkeypatch.setattr(sys, "stdin", endless)
         done = cli("run", demo_engine)
     assert done.code == 2
-    assert "standard input has more than 64 MiB" in done.err
+    assert "standard input is longer than 64 MiB" in done.err
 
 
 @pytest.mark.parametrize(
