@@ -47,7 +47,7 @@ class ModelRef:
     draft: str | None = option(
         "--draft",
         f"Draft head ({' or '.join(head_titles().values())}), as a folder, OWNER/NAME or a short name; or a draft "
-        f"method: {' or '.join(f'{name} ({METHODS[name].help})' for name in names_for_builds())}. The methods "
+        f"method: {', '.join(f'{name} ({METHODS[name].help})' for name in names_for_builds())}. The methods "
         f"{' and '.join(head_titles())} use the head known for the target. (default: the head known for the target)",
     )
     revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
