@@ -6,6 +6,9 @@ one, which a round with drafts decides.
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,32 +40,61 @@ POLICIES: dict[str, dict[str, Any]] = {
     "logprobs": {**SEEDED, "logprobs": 2, "prompt_logprobs": 1},
     "json schema": {**SEEDED, "structured_outputs": {"json": FORM}},
 }
-# Other kinds of the same: the other lanes, and more options.
+# Other kinds of the same: more options.
 MORE = ("cut", "greedy penalties", "bans", "allowed")
+LONG: dict[str, dict[str, Any]] = {"sampled": SEEDED, "chosen by the host": {"presence_penalty": 0.5, "logprobs": 0}}
+# By default, the slow stand-ins for plans have each policy with one of the heads.
+WITH_PLANS = {
+    "peagle": ("greedy", "penalties", "json schema", "chosen by the host"),
+    "eagle3": ("seeded", "logit bias", "logprobs", "sampled"),
+}
 # Of several lengths; one with much for a lookup to find.
 PROMPTS = [[5, 9, 5, 9, 5, 9, 30, 5, 9], [11] * 17, [40], list(range(2, 35))]
 
 
-@pytest.fixture(scope="module", params=["peagle", "eagle3"])
-def head(request: pytest.FixtureRequest) -> Path:
-    """The engine of the same target with either head."""
-    folder: Path = request.getfixturevalue("tiny_folder" if request.param == "peagle" else "eagle3_folder")
+def _cases(policies: Iterable[str]) -> Iterator[Any]:
+    """Lanes and head of an engine, and a policy: together in one parameter, so that a combination can be slow."""
+    for lanes, method, policy in itertools.product(("rows together", "plans", "row by row"), WITH_PLANS, policies):
+        is_slow = policy in MORE or lanes == "row by row" or (lanes == "plans" and policy not in WITH_PLANS[method])
+        marks = [pytest.mark.slow] if is_slow else []
+        yield pytest.param((lanes, method), policy, marks=marks, id=f"{lanes}-{method}-{policy}")
+
+
+def _folder(method: str, request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue("tiny_folder" if method == "peagle" else "eagle3_folder")
     return folder
 
 
-@pytest.fixture(scope="module", params=["rows together", "plans", pytest.param("row by row", marks=pytest.mark.slow)])
-def engine(request: pytest.FixtureRequest, head: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """It has four slots, with both kinds of lanes of ONNX Runtime and on stand-ins for TensorRT's plans."""
-    loaded = Engine.load(head, max_batch_size=4, threads=1)
-    if request.param == "plans":
-        pair: Pair = request.getfixturevalue("tiny_pair" if loaded.manifest.method == "peagle" else "eagle3_pair")
-        graphs = lowered(pair.target, pair.head, "float32", loaded.manifest.shapes.cache_length)
-        folder = tmp_path_factory.mktemp("plans")
-        return plan_engine(folder, plan_manifest(loaded.manifest, graphs, folder), head, slots=4)[0]
-    if request.param == "row by row":
-        loaded._backend._supports_rows = False  # type: ignore[attr-defined]
-        loaded._backend._lanes = loaded._backend._idle_lanes()  # type: ignore[attr-defined]
-    return loaded
+@pytest.fixture(scope="module", params=WITH_PLANS)
+def head(request: pytest.FixtureRequest) -> Path:
+    """The engine of the same target with either head."""
+    return _folder(request.param, request)
+
+
+@pytest.fixture(scope="module")
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Engine]:
+    """They have four slots, with both kinds of lanes of ONNX Runtime and on stand-ins for TensorRT's plans."""
+
+    @functools.cache
+    def load(lanes: str, method: str) -> Engine:
+        head = _folder(method, request)
+        loaded = Engine.load(head, max_batch_size=4, threads=1)
+        if lanes == "plans":
+            pair: Pair = request.getfixturevalue("tiny_pair" if method == "peagle" else "eagle3_pair")
+            graphs = lowered(pair.target, pair.head, "float32", loaded.manifest.shapes.cache_length)
+            folder = tmp_path_factory.mktemp("plans")
+            return plan_engine(folder, plan_manifest(loaded.manifest, graphs, folder), head, slots=4)[0]
+        if lanes == "row by row":
+            loaded._backend._supports_rows = False  # type: ignore[attr-defined]
+            loaded._backend._lanes = loaded._backend._idle_lanes()  # type: ignore[attr-defined]
+        return loaded
+
+    return load
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, engines: Callable[[str, str], Engine]) -> Engine:
+    return engines(*request.param)
 
 
 def told(output: RequestOutput) -> Any:
@@ -79,9 +111,7 @@ def same(ours: list[RequestOutput], theirs: list[RequestOutput]) -> None:
             assert [a.logprob for a, _ in pairs if a] == pytest.approx([b.logprob for _, b in pairs if b], abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "policy", [pytest.param(name, marks=[pytest.mark.slow] if name in MORE else []) for name in POLICIES]
-)
+@pytest.mark.parametrize(("engine", "policy"), _cases(POLICIES), indirect=["engine"])
 def test_every_strategy_writes_the_plain_text_alone_and_among_others(engine: Engine, policy: str) -> None:
     if policy == "json schema":
         pytest.importorskip("llguidance")
@@ -100,9 +130,9 @@ def test_every_strategy_writes_the_plain_text_alone_and_among_others(engine: Eng
     assert drafted, "no draft had a part in it"
 
 
-@pytest.mark.parametrize("policy", [SEEDED, {"presence_penalty": 0.5, "logprobs": 0}])
-def test_full_length_text_equals_plain_decoding(engine: Engine, policy: dict[str, Any]) -> None:
-    params = SamplingParams(max_tokens=10_000, ignore_eos=True, **policy)
+@pytest.mark.parametrize(("engine", "policy"), _cases(LONG), indirect=["engine"])
+def test_full_length_text_equals_plain_decoding(engine: Engine, policy: str) -> None:
+    params = SamplingParams(max_tokens=10_000, ignore_eos=True, **LONG[policy])
     most = engine.max_seq_len
     prompts = [[5, 9, 5, 9], [*range(2, 40)], [3] * (most - 3), [7] * (most - 1)]
     plain = [engine.generate([prompt], params, draft="none")[0] for prompt in prompts]
