@@ -28,6 +28,8 @@ BODY = {"fp16": 2e-3, "int8": 2e-2}
 COST = {"fp16": 5e-3, "int8": 5e-2}  # and from those of caches in FP32
 Built = Callable[[str], Path]
 
+SAMPLED = {"temperature": 0.8, "seed": 3}
+
 kinds = pytest.mark.parametrize("kind", list(BODY))
 
 
@@ -58,8 +60,15 @@ def test_both_caches_are_smaller_and_reported(built: Built, kind: str) -> None:
     assert narrow.position_bytes("float32") <= wide.position_bytes("float32") / 2
 
 
-@kinds
-@pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "seed": 3}])
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        ("fp16", {}),
+        ("int8", SAMPLED),
+        pytest.param("fp16", SAMPLED, marks=pytest.mark.slow),
+        pytest.param("int8", {}, marks=pytest.mark.slow),
+    ],
+)
 def test_no_number_of_drafts_and_no_neighbour_changes_a_text(built: Built, kind: str, params: dict[str, float]) -> None:
     engine = Engine.load(built(kind), max_batch_size=3)
     asked = SamplingParams(max_tokens=30, ignore_eos=True, **params)

@@ -164,8 +164,15 @@ def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(
     assert not passes  # neither for the prompt
 
 
-@BACKENDS
-@pytest.mark.parametrize("draft", ["peagle", "ngram"])
+@pytest.mark.parametrize(
+    ("name", "draft"),
+    [
+        ("onnxruntime", "peagle"),
+        ("tensorrt", "peagle"),
+        ("onnxruntime", "ngram"),
+        pytest.param("tensorrt", "ngram", marks=pytest.mark.slow),
+    ],
+)
 def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name: str, draft: str) -> None:
     """With K of the same requests beside it, and of others; whatever the clock makes the policy say."""
     params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.7, seed=3)
