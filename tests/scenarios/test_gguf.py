@@ -30,12 +30,8 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ALONE = ("--draft", "none", "--max-seq-len", 64)
-SLOW = (
-    "qwen3",
-    "qwen3-moe",
-    "gemma-4",
-    "gemma-4-moe",
-)  # every tensor of theirs is compared in tests/compiler/checkpoints/gguf
+# Every tensor of theirs is compared in tests/compiler/checkpoints/gguf.
+SLOW = ("qwen3", "qwen3-moe", "gemma-4", "gemma-4-moe")
 
 
 @pytest.mark.parametrize(
