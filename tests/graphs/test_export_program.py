@@ -61,8 +61,7 @@ def _drafter(form: str) -> ir.Model:
     return trace_drafter(head.spec, head.target)
 
 
-# Together, they have every operator that is rewritten, and most of the others.
-QUICK = ("gemma-4-moe", "a norm per tap, five taps")
+QUICK = ("gemma-4-moe",)  # has most operators; all other families and heads are slow
 
 
 @pytest.mark.parametrize(
