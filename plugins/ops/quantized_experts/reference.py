@@ -1,4 +1,4 @@
-"""NumPy reference of ``QuantizedExperts``, bit for bit: one token and one of its experts at a time."""
+"""NumPy reference of ``QuantizedExperts``, bit for bit: one expert at a time, then the sum of each token's experts."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def quantized_experts(
 ) -> tuple[Array]:
     """Return y, float32 [N, hidden]."""
 
-    def gate_up(expert: int, row: Array) -> Array:
+    def gate_up(expert: int, rows: Array) -> Array:
         packed = gate_up_codes[expert], gate_up_scales[expert]
-        return quantized_linear(row, *packed, format=gate_up_format, rows=2 * inner)[0]
+        return quantized_linear(rows, *packed, format=gate_up_format, rows=2 * inner)[0]
 
-    def down(expert: int, row: Array) -> Array:
-        return quantized_linear(row, down_codes[expert], down_scales[expert], format=down_format, rows=hidden)[0]
+    def down(expert: int, rows: Array) -> Array:
+        return quantized_linear(rows, down_codes[expert], down_scales[expert], format=down_format, rows=hidden)[0]
 
     y = np.zeros((len(x), hidden), np.float32)
     terms = np.float32(alpha), np.float32(beta), np.float32(limit), np.float32(cubic)
@@ -62,22 +62,23 @@ def add_experts(
 ) -> Array:
     """Add each token's experts, of ``count``, to its row of y, in their order.
 
-    ``terms`` are alpha, beta, limit and cubic. ``gate_up`` and ``down`` multiply a row, float32 [1, columns], with the
-    matrix of an expert.
+    ``terms`` are alpha, beta, limit and cubic. ``gate_up`` and ``down`` multiply rows, float32 [N, columns], by the
+    matrix of an expert. The row of a token with an expert out of range is NaN.
     """
-    for n, token in enumerate(x):
-        for expert, score in zip(experts[n], scores[n], strict=True):
-            if not 0 <= expert < count:
-                y[n] = np.nan
-                break
-            pairs = gate_up(expert, token[None])
-            if gate_up_bias is not None:
-                pairs = pairs + gate_up_bias[expert]
-            out = down(expert, gate(pairs, *terms))
-            if down_bias is not None:
-                out = out + down_bias[expert]
-            with np.errstate(over="ignore", invalid="ignore"):
-                y[n] += score * out[0]
+    out = np.zeros((*experts.shape, y.shape[1]), np.float32)
+    for expert in range(count):
+        tokens, places = np.nonzero(experts == expert)
+        if not len(tokens):
+            continue
+        pairs = gate_up(expert, x[tokens])
+        if gate_up_bias is not None:
+            pairs = pairs + gate_up_bias[expert]
+        found = down(expert, gate(pairs, *terms))
+        out[tokens, places] = found if down_bias is None else found + down_bias[expert]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for place in range(experts.shape[1]):
+            y += scores[:, place, None] * out[:, place]
+    y[((experts < 0) | (experts >= count)).any(axis=1)] = np.nan
     return y
 
 

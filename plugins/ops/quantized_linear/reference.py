@@ -18,7 +18,8 @@ NEGLIGIBLE = 2.0**-100  # smaller blocks count as zeros: not every path can tell
 def quantized_linear(x: Array, codes: Array, scales: Array, *, format: str, rows: int) -> tuple[Array]:
     """Return y, float32 [..., rows]."""
     matrix = unpacked(format, codes, scales, rows)
-    y = [_row(row, format, matrix) for row in x.reshape(-1, x.shape[-1])]
+    scaled = (matrix.codes.reshape(*matrix.steps.shape, -1) * matrix.steps[..., None]).reshape(matrix.codes.shape)
+    y = [_row(row, format, matrix, scaled) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
 
 
@@ -49,10 +50,9 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     return odd.astype(np.float32)
 
 
-def _row(x: Array, format: str, matrix: Unpacked) -> Array:
-    """Return the products of one row with every row of the matrix, float32 [rows]."""
+def _row(x: Array, format: str, matrix: Unpacked, scaled: Array) -> Array:
+    """Return the products of one row with every row of the matrix, float32 [rows]; ``scaled`` are codes times steps."""
     is_of_rows = not PACKED_FORMATS[format].scales.columns
-    scaled = (matrix.codes.reshape(*matrix.steps.shape, -1) * matrix.steps[..., None]).reshape(matrix.codes.shape)
     total = np.zeros(len(scaled), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for block, numbers in enumerate(x.reshape(-1, BLOCK)):

@@ -1,4 +1,4 @@
-"""NumPy reference of ``WideExperts``, bit for bit: one token and one of its experts at a time."""
+"""NumPy reference of ``WideExperts``, bit for bit: one expert at a time, then the sum of each token's experts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def wide_experts(
 ) -> tuple[Array]:
     """Return y, float32 [N, hidden]."""
 
-    def multiply_gate_up(expert: int, row: Array) -> Array:
-        return wide_linear(row, gate_up[expert], rows=2 * inner)[0]
+    def multiply_gate_up(expert: int, rows: Array) -> Array:
+        return wide_linear(rows, gate_up[expert], rows=2 * inner)[0]
 
-    def multiply_down(expert: int, row: Array) -> Array:
-        return wide_linear(row, down[expert], rows=hidden)[0]
+    def multiply_down(expert: int, rows: Array) -> Array:
+        return wide_linear(rows, down[expert], rows=hidden)[0]
 
     y = np.zeros((len(x), hidden), np.float32)
     products = multiply_gate_up, multiply_down
