@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import BUILT_IN, Manifest, in_oldest_format
+from ...engines.folder.manifest import BUILT_IN, FILE_NAME, Manifest, in_oldest_format
 from ...engines.folder.records import MeasuredRounds, Speculation
 from ...engines.policy.prior import Prior, measured, tokens_by_k
 from ...engines.requests.arguments import integer
@@ -21,6 +21,7 @@ from ..pipeline.batch_costs import measure_batches
 from ..pipeline.check_numbers import prompts_for
 from ..pipeline.choose_k import measure_k
 from ..pipeline.engine_drafters import changing
+from ..store.atomic_files import require_writable, writing
 from .prompt_file import read_prompts
 from .workloads import WORKLOADS, encode_prompts, spaced
 
@@ -99,6 +100,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
     options.check()
     progress = progress or Quiet()
     manifest, drafter = _using(options)
+    require_writable(options.engine / FILE_NAME)
     max_drafts = manifest.speculation.max_num_speculative_tokens
     found, draft = _questions(options, progress), drafter or None
     with progress.step("load the engine"):
@@ -114,7 +116,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
         options.engine, manifest, options.rows, choice, progress, draft=draft, prompts=ids, threads=options.threads
     )
     rounds = replace(choice.measured, batches=batches)
-    with changing(options.engine):
+    with writing(options.engine, 0), changing(options.engine):
         speculation = _store(options.engine, drafter, rounds, manifest)
     return Tuned(options.engine, drafter, speculation)
 

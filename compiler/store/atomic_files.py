@@ -16,12 +16,14 @@ from .leftovers import remove, retired_path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NAMES = (errno.ENAMETOOLONG, errno.EILSEQ)
+_PERMISSIONS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _REFUSED = (  # refused by the system: disks, permissions, limits; none of them can be a bug in this package
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ELOOP,
     errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EXDEV, errno.EFBIG, errno.EIO, errno.ESTALE,
     errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.EOPNOTSUPP,
 )  # fmt: skip
-_RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
+_RESUME = "nothing was published; a build resumes from its finished steps"
+_FREE = "free some space, or use another disk (for a build: --out and PEAGLE_CACHE), and run the same command again"
 
 
 def flush_tree(folder: Path) -> None:
@@ -89,7 +91,7 @@ def writing(path: Path, needed: int) -> Iterator[None]:
             raise BuildError(
                 f"the disk that contains {path} is full",
                 why=f"{wanted}{_size(free_bytes(path))} are free; {_RESUME}",
-                fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
+                fix=_FREE,
             ) from error
         if error.errno in _NAMES:
             raise UsageError(
@@ -99,11 +101,12 @@ def writing(path: Path, needed: int) -> Iterator[None]:
             ) from error
         if error.errno in _REFUSED:
             error_path = _named(error, path)
+            fix = f"{'make it writable, or ' if error.errno in _PERMISSIONS else ''}choose another folder"
             is_inside = _is_around(error_path, path) or _is_around(path, error_path)
             raise EnvironmentProblem(
                 f"cannot {'write to' if is_inside else 'read'} {error_path}",
                 why=os.strerror(error.errno),
-                fix="choose another folder" if is_inside else "check that the file exists and is readable",
+                fix=fix if is_inside else "check that the file exists and is readable",
             ) from error
         raise
 
@@ -127,7 +130,7 @@ def require_space(path: Path, needed: int) -> None:
         raise BuildError(
             f"not enough disk space for {path}",
             why=f"{_size(needed)} are needed, but only {_size(free)} are free; {_RESUME}",
-            fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
+            fix=_FREE,
         )
 
 

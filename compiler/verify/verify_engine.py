@@ -15,7 +15,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
 from ..precision.recipes import MULTIPLIED, lead_sentence
-from ..store.atomic_files import replacing, writing
+from ..store.atomic_files import replacing, require_writable, writing
 from ..store.locks import locked
 from .certify import CertificateRequest, certify
 from .engine_origin import is_reference
@@ -151,6 +151,7 @@ def verify(
     until this record is complete, on prompts of its own. The file is written after each part, so an interrupted run
     keeps the finished parts.
     """
+    require_writable(engine.folder / FILE_NAME)
     progress, request = progress or Quiet(), request or MeasureRequest()
     prompts = code_prompts() if prompts is None else prompts
     max_k = engine.manifest.speculation.max_num_speculative_tokens
@@ -264,6 +265,7 @@ def verify_elsewhere(
     progress: Progress | None = None,
 ) -> Verification:
     """Check an engine that cannot run here for the reason ``why``: its text, and its recipe by emulation."""
+    require_writable(folder / FILE_NAME)
     prompts = code_prompts() if prompts is None else prompts
     done = _initial(folder, manifest, only)
     runs = [part for part in done.remaining if part in ("losslessness", "parity")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from dataclasses import replace
@@ -16,7 +17,7 @@ from peagle.compiler.pipeline.choose_k import KChoice, Rate
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BatchCosts, Speculation
-from peagle.plugins.errors import UsageError
+from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.fixtures.commands import Run
 
 PARAMS = SamplingParams(max_tokens=8, ignore_eos=True)
@@ -52,6 +53,11 @@ def given(monkeypatch: pytest.MonkeyPatch, costs: list[float], batches: dict[int
     monkeypatch.setattr(module, "measure_batches", lambda *_, **__: several)
 
 
+def refuse(self: object, *_: object) -> None:
+    """Refuse to write, as a file system that is mounted read-only."""
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
 def test_the_fastest_k_becomes_the_first_unless_the_build_fixed_one(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +87,23 @@ def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeyp
     with pytest.raises(UsageError, match="was changed while it was being measured"):
         tune(TuneOptions(engine))
     assert Manifest.read(engine) == other
+
+
+def test_an_engine_that_cannot_be_written_is_refused_before_the_measurement(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "measure_k", lambda *_: pytest.fail("it measured"))
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(EnvironmentProblem, match="cannot write to") as caught:
+        tune(TuneOptions(engine))
+    assert "make it writable" in caught.value.fix
+
+
+def test_an_engine_that_cannot_be_written_at_the_end_is_reported(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, [1.0] * (Manifest.read(engine).speculation.max_num_speculative_tokens + 1), {})
+    monkeypatch.setattr(Manifest, "write", refuse)
+    with pytest.raises(EnvironmentProblem, match="cannot write to"):
+        tune(TuneOptions(engine))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,21 @@ def test_results_are_stored_in_the_engine_with_a_hash(folder: Path, cli: Run) ->
         check_files(manifest.files, folder)
     (folder / FILE_NAME).write_text("{}")
     assert FILE_NAME in cli("inspect", folder).err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_checks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with Engine.load(folder, threads=1) as engine:
+        monkeypatch.setattr(verify_engine, "compare_on_and_off", lambda *_, **__: pytest.fail("it compared"))
+        with pytest.raises(EnvironmentProblem, match="cannot write to"):
+            verify(engine)
+    with pytest.raises(EnvironmentProblem, match="cannot write to"):
+        verify_engine.verify_elsewhere(folder, Manifest.read(folder), "no GPU", only=("text",))
 
 
 def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
