@@ -6,6 +6,7 @@ from ...engines.draft_methods import headless_named
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
 from ...plugins.number_formats import FP8
+from ..checkpoints.known_pairs import PAIRS
 from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
@@ -117,5 +118,6 @@ def _check_drafter(request: CompileRequest) -> None:
 
 def _check_out(request: CompileRequest) -> None:
     calibration = request.calibration
-    require_disjoint(request.out, request.pair.model, request.pair.head, calibration.scales, calibration.data)
+    pair = [name for name in (request.pair.model, request.pair.head) if name not in PAIRS]  # a short name is no folder
+    require_disjoint(request.out, *pair, calibration.scales, calibration.data)
     require_publishable(request.out)

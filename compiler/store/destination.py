@@ -15,6 +15,7 @@ from .leftovers import temporary_path
 
 EXPORT = "export.json"
 QUANTIZED = "quantize_report.json"
+_OUTPUTS = frozenset({FILE_NAME, EXPORT, QUANTIZED})
 
 
 def require_publishable(out: Path) -> Path:
@@ -75,7 +76,7 @@ def _require_replaceable(out: Path, final: Path) -> None:
         raise UsageError(
             f"{out} exists and was not created by peagle-compile",
             why=f"{lack_of(final, FILE_NAME, EXPORT, QUANTIZED)}, so it was not replaced",
-            fix="choose another --out, or remove the folder yourself",
+            fix=f"choose another --out, or remove the {'folder' if final.is_dir() else 'file'} yourself",
         )
     if Path.cwd().is_relative_to(final):
         raise UsageError(
@@ -89,6 +90,19 @@ def _require_replaceable(out: Path, final: Path) -> None:
             why="the finished folder replaces the old one, and a mount point cannot be replaced",
             fix=f"use a subfolder, for example --out {out / 'engine'}",
         )
+    for folder, _, files in os.walk(final):
+        if not os.access(folder, os.W_OK):
+            raise UsageError(
+                f"--out {out} is write-protected",
+                why=f"the finished folder replaces the old one, whose files in {folder} cannot be removed",
+                fix="choose another --out, or make the folder writable with `chmod -R u+w`",
+            )
+        if Path(folder) != final and not _OUTPUTS.isdisjoint(files):
+            raise UsageError(
+                f"--out {out} contains another engine or checkpoint: {folder}",
+                why="the finished folder replaces the old one with everything in it",
+                fix="choose another --out, or move the inner folder",
+            )
 
 
 def _is_empty(folder: Path) -> bool:

@@ -49,8 +49,9 @@ def test_only_own_output_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "link").symlink_to("thesis.tex")
     for out in (tmp_path, tmp_path / "thesis.tex", tmp_path / "link", Path("/dev/null")):
-        with pytest.raises(UsageError, match="not created by peagle-compile"):
+        with pytest.raises(UsageError, match="not created by peagle-compile") as caught:
             require_publishable(out)
+        assert f"remove the {'folder' if out.is_dir() else 'file'} yourself" in caught.value.fix
 
 
 @pytest.mark.parametrize("below", ["", "target"])
@@ -68,6 +69,25 @@ def test_the_folder_that_one_is_in_is_not_pulled_away(
 def test_mount_point_cannot_be_replaced(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "is_mount", lambda _: True)
     with pytest.raises(UsageError, match="is a mount point"):
+        require_publishable(engine)
+
+
+def test_an_engine_with_another_inside_is_not_replaced(engine: Path) -> None:
+    inner = engine / "models" / "inner"
+    inner.mkdir(parents=True)
+    require_publishable(engine)
+    (inner / FILE_NAME).touch()
+    with pytest.raises(UsageError, match=f"contains another engine or checkpoint: {inner}"):
+        require_publishable(engine)
+    require_publishable(inner)
+
+
+@pytest.mark.parametrize("below", ["", "target"])
+def test_a_write_protected_engine_is_not_replaced(engine: Path, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (engine / "target").mkdir()
+    protected = str(engine / below)
+    monkeypatch.setattr("os.access", lambda path, _: str(path) != protected)  # root may write to any folder
+    with pytest.raises(UsageError, match="is write-protected"):
         require_publishable(engine)
 
 
