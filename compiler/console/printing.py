@@ -105,8 +105,13 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
         fields = {"type": _kind(failure), "what": failure.what, "why": failure.why, "fix": failure.fix}
         note(json.dumps({"error": fields | {"exit_code": failure.exit_code}}))
     else:
-        note(f"error: {failure}")
+        note(f"error: {_shown(str(failure))}")
     return failure.exit_code
+
+
+def _shown(text: str) -> str:
+    """Escape control characters, which a file name or a file's content can bring into a message."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 def _kind(failure: PeagleError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -162,8 +163,9 @@ def _next(result: BuildResult, *, here: bool) -> str:
     """Return the command to try next with an engine, which runs ``here`` or elsewhere."""
     from ...engines.text.template_files import read_templates
 
+    quoted = shlex.quote(str(result.path))
     if not here:
-        return f"inspect {result.path}"
+        return f"inspect {quoted}"
     if read_templates(result.path):
-        return f"chat {result.path}"
-    return f"run {result.path} --prompt 'def gcd(a, b):' --stats"
+        return f"chat {quoted}"
+    return f"run {quoted} --prompt 'def gcd(a, b):' --stats"

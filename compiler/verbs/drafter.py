@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,7 +108,7 @@ def drafter_add(
         ("method", METHODS[record.method].title),
         ("speculative tokens", _k(added)),
         ("time", f"{added.seconds:.1f} s"),
-        ("next", f"peagle-compile run {engine} --draft {added.name}"),
+        ("next", f"peagle-compile run {shlex.quote(str(engine))} --draft {added.name}"),
     ]
     print(columns(rows))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,6 @@ def _summary(result: QuantizeResult) -> str:
             f"scales for {report['kv_cache_dtype']}" if report["kv_cache_dtype"] else "no scales",
         ),
         ("time", f"{report['seconds']:.1f} s, peak memory {size(report['peak_rss_bytes'])}"),
-        ("next", f"peagle-compile build --model {result.path} --draft {draft}"),
+        ("next", f"peagle-compile build --model {shlex.quote(str(result.path))} --draft {draft}"),
     ]
     return columns(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -102,7 +103,7 @@ def triton(
         ("models", ", ".join(written.models)),
         ("engine", engine_path or f"{written.engine} of {written.models[0]}"),
         ("written", ", ".join(written.changed) or "nothing: the repository is up to date"),
-        ("next", f"tritonserver --model-repository {written.repository}"),
+        ("next", f"tritonserver --model-repository {shlex.quote(str(written.repository))}"),
     ]
     print(columns(rows))
 

@@ -250,6 +250,11 @@ def test_ctrl_c_reports_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_control_characters_of_an_error_do_not_reach_the_terminal(cli: Run) -> None:
+    err = cli("inspect", "a\x1b[31mb\x07 ü").err
+    assert "error: a\\x1b[31mb\\x07 ü is not an engine folder\n" in err
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from peagle.compiler.cli import run_cli; run_cli(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)

@@ -46,7 +46,7 @@ class RepositoryOptions:
             raise UsageError(
                 f"{self.name!r} is not a valid model name",
                 why="Triton and its clients use the name in paths and URLs",
-                fix="choose a --name of letters, digits, dots, - and _, starting with a letter or a digit",
+                fix="choose a --name of at most 128 letters, digits, dots, - and _, starting with a letter or a digit",
             )
         if self.gpus and not manifest.backend.gpus:
             raise UsageError(

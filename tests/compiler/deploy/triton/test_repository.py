@@ -45,6 +45,11 @@ def test_second_run_writes_nothing(demo_engine: Path, tmp_path: Path, cli: Run) 
     assert (config.stat().st_mtime_ns, config.stat().st_ino) == before
 
 
+def test_the_printed_command_is_quoted_for_a_shell(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+    out = cli("triton", demo_engine, "--repository", tmp_path / "my models", "--link").out
+    assert f"tritonserver --model-repository '{tmp_path / 'my models'}'" in out
+
+
 def test_other_options_change_the_config_and_leave_no_trace_of_the_old(
     demo_engine: Path, tmp_path: Path, cli: Run
 ) -> None:
@@ -119,6 +124,7 @@ def test_neighbouring_models_are_untouched(demo_engine: Path, tmp_path: Path, cl
     [
         (("--name", "a/b"), 2, "is not a valid model name"),
         (("--name", ".hidden"), 2, "is not a valid model name"),
+        (("--name", "x" * 129), 2, "at most 128 letters"),
         (("--name", ""), 2, "is not a valid model name"),
         (("--gpus", "0"), 2, "--gpus does not work with a CPU engine"),
         (("--gpus", "a"), 2, "--gpus 'a' is not a list"),
