@@ -12,6 +12,7 @@ from typing import Any
 
 from ...engines.folder.strict_json import decode
 from ...plugins.errors import UsageError
+from ...plugins.regular_files import read_regular
 from ..bundled.prompts import varied_prompts
 from ..store.atomic_files import replacing
 from .losslessness import Divergence, Losslessness
@@ -19,6 +20,7 @@ from .losslessness import Divergence, Losslessness
 _SEAL, _FORMAT = "sha256", 1
 _DERIVED = ("tokens_compared", "tokens_differing", "ties", "drafts_accepted")
 _FIX = "choose another file, or remove this one to start again"
+_MAX_BYTES = 1 << 28
 _SHOWN = 10  # differences that a comparison keeps
 
 
@@ -195,7 +197,7 @@ class Certificate:
     def read(cls, path: Path) -> Certificate:
         """Return the record in a file. Raises ``UsageError`` if it is none, or was changed after it was written."""
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(read_regular(path, _MAX_BYTES))
             seal = content.pop(_SEAL)
             number = content.pop("certificate_format")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

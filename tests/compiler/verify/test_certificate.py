@@ -102,6 +102,12 @@ def test_a_record_with_any_other_value_is_refused(data: st.DataObject) -> None:
             Certificate.read(file)
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/dev"])
+def test_a_device_or_a_folder_is_refused_and_not_read(path: str) -> None:
+    with pytest.raises(UsageError, match="is not a certificate"):
+        Certificate.read(Path(path))
+
+
 @pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"sha256": "ab"}', '{"bench_format": 1}'])
 def test_another_file_is_refused_and_kept(content: str, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
