@@ -289,7 +289,7 @@ def test_full_disk_error_states_needed_space_and_resume(store: StageStore) -> No
     assert "full" in caught.value.what
     assert "12 MB are needed" in caught.value.why
     assert "nothing was published" in caught.value.why
-    assert "the same command resumes" in caught.value.why
+    assert "a build resumes from its finished steps" in caught.value.why
     assert folders(store) == []
     with pytest.raises(BuildError) as caught:
         store.run("trace", ["x"], Maker(OSError(errno.ENOSPC, "No space left on device")))
