@@ -380,8 +380,8 @@ def require_room(work: Path, given: Path | None, layers: int) -> None:
     free = shutil.disk_usage(work).free
     if free < needed:
         raise SystemExit(
-            f"{needed / 1e9:.0f} GB of disk needed, but {work} has {free / 1e9:.0f} GB free: choose another --work, "
-            "or fewer --layers (minimum: 7)"
+            f"{needed / 1e9:.0f} GB of disk needed, but {work} has {free / 1e9:.0f} GB free: choose another folder for "
+            "--work, or fewer --layers (minimum: 7)"
         )
 
 

@@ -35,7 +35,7 @@ from typing import Any
 
 try:
     import peagle.plugins  # noqa: F401
-except ImportError:  # not installed: import the top-level folders as sub-packages
+except ImportError:  # not installed: import the top-level folders as subpackages
     sys.modules["peagle"] = types.ModuleType("peagle")
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 

@@ -16,7 +16,7 @@ from hypothesis import settings
 try:
     import peagle.plugins  # noqa: F401
 except ImportError:
-    # tests/gpu may run without installing the package: the top-level folders are its sub-packages.
+    # tests/gpu may run without installing the package: the top-level folders are its subpackages.
     sys.modules["peagle"] = types.ModuleType("peagle")
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 

@@ -236,7 +236,7 @@ def _check(spec: Spec) -> None:
         f"{name} must be at least 1, not {value}" for name, value in named.items() if value is not None and value < 1
     ]
     if spec.out.exists():
-        problems.append(f"{spec.out} exists; choose another --out or remove it")
+        problems.append(f"{spec.out} exists; choose another folder for --out, or remove it")
     if spec.model in NAMES:
         problems += _misfits(spec, text_config(_published_config(spec.model)))
     if problems:

@@ -114,7 +114,7 @@ class BenchOptions:
             raise UsageError(
                 f"--workload {self.workload_name} and --url cannot be combined",
                 why="the prompts of this workload are token ids, which only the tokenizer of an engine can create",
-                fix="choose another --workload, or pass --prompts FILE",
+                fix="choose another workload with --workload, or pass --prompts FILE",
             )
 
     @property

@@ -51,11 +51,11 @@ def require_outputs(out: Path | None, html: Path | None) -> None:
     if html is None:
         return
     if out is not None and html.absolute() == out.absolute():
-        raise UsageError(f"--html and --out are the same file, {html}", fix="choose another --html")
+        raise UsageError(f"--html and --out are the same file, {html}", fix="choose another file for --html")
     if html.exists() and not _is_page(html):
         raise UsageError(
             f"{html} exists and was not written by `peagle-compile bench`",
-            fix="choose another --html, or remove the file",
+            fix="choose another file for --html, or remove the file",
         )
     require_writable(html)
 

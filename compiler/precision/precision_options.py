@@ -75,7 +75,7 @@ class PrecisionOptions:
         "--allow-wide",
         "Weights that the GPU may dequantize to FP16 or BF16 for the matmul if it cannot compute in the "
         "recipe's type; the only value is experts. Every report then starts with the share of the weights that "
-        "is computed in the recipe's type. (default: none; a build with such weights fails)",
+        "are multiplied in the recipe's type. (default: none; a build with such weights fails)",
         (),
         split=True,
     )

@@ -76,7 +76,7 @@ class BackendOptions:
     gpus: tuple[str, ...] = option(
         "--gpu",
         "GPUs or architectures to build TensorRT plans for, such as rtx-5090 or sm_89,sm_120. With --dry-run, also "
-        "report whether the engine fits this GPU.",
+        "report whether the engine fits each GPU.",
         (),
         split=True,
         name="gpus",

@@ -46,7 +46,7 @@ def require_disjoint(out: Path, *read: str | Path | None) -> None:
             raise UsageError(
                 f"--out {out} is an input folder" if is_folder else f"--out {out} contains the input file {source}",
                 why="the output would replace this folder",
-                fix="choose another --out" if is_folder else "choose another --out, or move the file",
+                fix="choose another folder for --out" + ("" if is_folder else ", or move the file"),
             )
 
 
@@ -66,7 +66,7 @@ def require_name(out: Path) -> None:
         raise UsageError(
             f"--out {str(out)!a} cannot be displayed",
             why="the name has control characters, or bytes that are not UTF-8",
-            fix="choose another --out",
+            fix="choose another name for --out",
         )
 
 
@@ -76,7 +76,7 @@ def _require_replaceable(out: Path, final: Path) -> None:
         raise UsageError(
             f"{out} exists and was not created by peagle-compile",
             why=f"{lack_of(final, FILE_NAME, EXPORT, QUANTIZED)}, so it was not replaced",
-            fix=f"choose another --out, or remove the {'folder' if final.is_dir() else 'file'} yourself",
+            fix=f"choose another folder for --out, or remove the {'folder' if final.is_dir() else 'file'} yourself",
         )
     if Path.cwd().is_relative_to(final):
         raise UsageError(
@@ -95,13 +95,13 @@ def _require_replaceable(out: Path, final: Path) -> None:
             raise UsageError(
                 f"--out {out} is write-protected",
                 why=f"the finished folder replaces the old one, whose files in {folder} cannot be removed",
-                fix="choose another --out, or make the folder writable with `chmod -R u+w`",
+                fix="choose another folder for --out, or make the folder writable with `chmod -R u+w`",
             )
         if Path(folder) != final and not _OUTPUTS.isdisjoint(files):
             raise UsageError(
                 f"--out {out} contains another engine or checkpoint: {folder}",
                 why="the finished folder replaces the old one with everything in it",
-                fix="choose another --out, or move the inner folder",
+                fix="choose another folder for --out, or move the inner folder",
             )
 
 

@@ -55,7 +55,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON Lines file with prompts: turns, messages, prompt or text in each line, and optionally a "
+            help="JSON Lines file of prompts, with turns, messages, prompt or text on each line, and optionally a "
             "category. The question files of SPEED-Bench and Spec-Bench have this format.",
             show_default=False,
         ),
@@ -151,12 +151,12 @@ def bench(
 ) -> None:
     """Measure speed, latency and acceptance of every decoding method of one or more engines.
 
-    Plain decoding, each draft method of the engine at each K, and the adaptive policy take turns, prompt by prompt, so
-    that other load on the machine affects all of them. --peer adds other servers to the turns. The tables show tokens
-    per second with quartiles, and gains over plain decoding with a sign test; latency (time to the first token and
-    between tokens); acceptance length overall and by category, and acceptance by position; and the cost of a pass of
-    the target by the number of tokens that it verifies. They also show whether the text equals that of plain decoding.
-    The prefix cache is off.
+    Plain decoding, each draft method of the engine with each number of drafts per round (K), and the adaptive policy
+    take turns, prompt by prompt, so that other load on the machine affects all of them. --peer adds other servers to
+    the turns. The tables show tokens per second with quartiles, and gains over plain decoding with a sign test; latency
+    (time to the first token and between tokens); acceptance length overall and by category, and acceptance by position;
+    and the cost of a pass of the target by the number of tokens that it verifies. They also show whether the text
+    equals that of plain decoding. The prefix cache is off.
 
     bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
     adds a report with charts. Ctrl-C stops the measurement and prints the results so far.

@@ -29,7 +29,9 @@ def require_replaceable(path: Path) -> None:
     except (OSError, ValueError, TypeError):
         is_profile = False
     if not is_profile:
-        raise UsageError(f"{path} exists and is not a profile", fix="choose another --profile FILE, or remove the file")
+        raise UsageError(
+            f"{path} exists and is not a profile", fix="choose another file for --profile, or remove the file"
+        )
     require_writable(path)
 
 

@@ -375,7 +375,7 @@ def _aliases(texts: Sequence[str]) -> dict[str, str]:
             raise UsageError(
                 f"--model-alias {each} is not valid",
                 why="the alias was given twice" if name in aliases else "the form is NAME=DRAFT",
-                fix="name each alias once, for example --model-alias coder=code",
+                fix="pass NAME=DRAFT, with each NAME only once, for example --model-alias coder=code",
             )
         aliases[name] = draft
     return aliases

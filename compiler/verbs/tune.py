@@ -29,8 +29,8 @@ def tune(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Prompts: humaneval (fetched by pip), chat, summarise, translate, json or tools. (default: four "
-            "bundled questions, as in a build)",
+            help="Prompts: humaneval (fetched by pip), chat, summarise, translate, json or tools. (default: bundled "
+            "prompts that a build also uses)",
             show_default=False,
             autocompletion=one_of(_question_workloads),
         ),
@@ -39,7 +39,7 @@ def tune(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON Lines file with prompts: turns, messages, prompt or text in each line.",
+            help="JSON Lines file of prompts, with turns, messages, prompt or text on each line.",
             show_default=False,
         ),
     ] = None,

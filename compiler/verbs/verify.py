@@ -58,7 +58,7 @@ def verify(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="JSON Lines file to measure precision on, with text, messages or input_ids in each line. (default: "
+            help="JSON Lines file to measure precision on, with text, messages or input_ids on each line. (default: "
             "bundled held-out texts)",
             show_default=False,
             rich_help_panel=PRECISION,

@@ -68,7 +68,7 @@ def text_of(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise UsageError(
             f"{name} is not valid text: character {error.start} is the lone surrogate U+{ord(value[error.start]):X}",
-            why="Python uses lone surrogates for bytes that are not UTF-8, and for surrogates without their pair",
+            why="lone surrogates stand for bytes that are not valid UTF-8, or come from a damaged UTF-16 pair",
             fix="pass text that was decoded without errors",
         ) from None
     return str(value)

@@ -131,7 +131,9 @@ class Tokenizer:
         for word, first, spaced in zip(words, ids[::2], ids[1::2], strict=True):
             if not first:
                 raise UsageError(
-                    f"bad_words: {word!r} has no token", why="the tokenizer drops this word", fix="remove the word"
+                    f"bad_words: {word!r} has no tokens",
+                    why="the tokenizer removes all of its text",
+                    fix="remove the word",
                 )
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
         return found

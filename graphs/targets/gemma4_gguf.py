@@ -62,7 +62,7 @@ def _rotated(divisors: tuple[float, ...]) -> float:
     if not divisors:
         raise BuildError(
             "rope_freqs.weight is missing, or is not one row of F32 values",
-            why="this tensor defines which frequencies rotate",
+            why="this tensor defines which dimension pairs the rotary embedding rotates",
             fix=_OTHER,
         )
     num_rotated = sum(divisor == 1 for divisor in divisors)
@@ -75,7 +75,7 @@ def _rotated(divisors: tuple[float, ...]) -> float:
     if not num_rotated:
         raise BuildError(
             "rope_freqs.weight has no value that is 1",
-            why="no frequency of a full-attention layer would rotate",
+            why="no dimension pair of a full-attention layer would be rotated",
             fix=_OTHER,
         )
     return num_rotated / len(divisors)

@@ -51,7 +51,7 @@ class GenerateBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OllamaResponse(Renderer):
-    """JSON objects, one in each line of a stream."""
+    """JSON objects, one on each line of a stream."""
 
     stream_type = "application/x-ndjson"
 

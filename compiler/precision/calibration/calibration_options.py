@@ -30,7 +30,7 @@ class CalibrationOptions:
 
     data: Path | None = option(
         "--calib-data",
-        "JSON Lines file of calibration samples: text, messages or input_ids in each line. (default: the bundled "
+        "JSON Lines file of calibration samples: text, messages or input_ids on each line. (default: the bundled "
         "samples of code, chat and prose)",
     )
     method: str | None = option(

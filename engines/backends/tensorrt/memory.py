@@ -146,7 +146,8 @@ class Caches:
         if slots > 1 and any(size % ALIGNMENT for size in self._rows.values()):
             raise EnvironmentProblem(
                 "this engine supports only one request at a time",
-                why=f"the size of its cache rows is not a multiple of {ALIGNMENT} bytes, which TensorRT requires",
+                why=f"TensorRT requires the size of a cache row to be a multiple of {ALIGNMENT} bytes, and this engine "
+                "has rows of other sizes",
                 fix="load the engine with max_batch_size 1, or rebuild it with this version of peagle-compile",
             )
         # Caches of one shape follow one another, so that one copy takes positions of all of them.

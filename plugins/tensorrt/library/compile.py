@@ -44,7 +44,9 @@ def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) ->
     if not wanted or wanted[0] < _OLDEST:
         raise UsageError(
             f"the plugin library does not support sm_{wanted[0]}" if wanted else "no GPU was specified",
-            why=f"TensorRT supports sm_{_OLDEST} and newer" if wanted else "the plugin library contains code for GPUs",
+            why=f"TensorRT supports sm_{_OLDEST} and newer"
+            if wanted
+            else "the plugin library is compiled for specific GPUs",
             fix=f"specify supported GPUs, such as {', '.join(f'sm_{sm}' for sm in TARGETS)}",
         )
     compilers = find_compilers(COST)

@@ -141,8 +141,8 @@ def test_engine_that_was_built_without_a_head_takes_none(engine: Path, head: Pat
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("ngram", "reserved for the built-in drafter or a draft method"),
-        (BUILT_IN, "reserved for the built-in drafter or a draft method"),
+        ("ngram", "the name is that of the built-in drafter or of a draft method"),
+        (BUILT_IN, "the name is that of the built-in drafter or of a draft method"),
         ("../target", "a name has 1 to 64 letters"),
         ("", "a name has 1 to 64 letters"),
         ("x" * 65, "a name has 1 to 64 letters"),
