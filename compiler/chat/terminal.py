@@ -13,7 +13,7 @@ from ..console.printing import note
 from ..console.result_record import lossy
 from .answer_view import AnswerView
 from .dialogue import Dialogue
-from .questions import Keyboard
+from .keyboard import Keyboard
 
 if TYPE_CHECKING:
     from ...engines import Engine, RequestOutput, SamplingParams, Stream

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..chat.answer_view import use_colours
 from ..chat.dialogue import Dialogue
-from ..chat.questions import piped
+from ..chat.piped import talk
 from ..chat.terminal import TerminalChat
 from ..console.input_text import argument_text
-from ..console.printing import interruptible, note
-from ..console.result_record import lossy, record
-from ..console.streams import is_reader_closed
+from ..console.printing import interruptible
 from .flags.help_text import RUN
 from .flags.shared_flags import (
     AcceptanceTolerance,
@@ -92,24 +89,4 @@ def chat(
         colours = use_colours() and not no_color
         code = TerminalChat(loaded, dialogue, params, k, draft, colours=colours).talk()
         raise typer.Exit(code)
-    for question in piped():
-        if dropped := dialogue.ask(question):
-            turns = "turn was" if dropped == 1 else "turns were"
-            note(f"warning: the context is full; the oldest {dropped} {turns} dropped")
-        stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=k, draft=draft)
-        for delta in stream:
-            _print("" if as_json else delta.text)
-            if is_reader_closed():
-                return
-        _print(_line(record(stream.result)) if as_json else "\n")
-        if lossy_note := lossy(stream.result.acceptance):
-            note(lossy_note)
-        dialogue.answer(stream.result.text)
-
-
-def _line(result: dict[str, Any]) -> str:
-    return json.dumps(result) + "\n"
-
-
-def _print(text: str) -> None:
-    print(text, end="", flush=True)
+    talk(loaded, dialogue, params, k, draft, as_json=as_json)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engines.backends.draft_tree import chain_ancestors
 from ...engines.backends.onnxruntime.loaded_graphs import open_session, tensors_of
+from ...engines.draft_methods.draft_tree import chain_ancestors
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Part
 from ...engines.requests.params import SamplingParams, policy_of

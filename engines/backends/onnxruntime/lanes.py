@@ -32,10 +32,10 @@ from ....plugins.graph_contract import (
     WINDOW,
     written,
 )
+from ...draft_methods.draft_tree import DraftTree, chain_ancestors
 from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
 from ..base import Chunk
-from ..draft_tree import DraftTree, chain_ancestors
 from .loaded_drafter import LoadedDrafter
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, RowWindow, SlotArrays

@@ -17,12 +17,12 @@ import numpy as np
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import TENSORS, cache_names
 from ....plugins.problems import counted
+from ...draft_methods.draft_tree import DraftTree
 from ...folder.manifest import Manifest
 from ...folder.records import Cache, Part
 from ...machine import memory_bytes
 from ...requests.params import SamplingParams, policy_of
 from ...running.token_choice import TokenChoice
-from ..draft_tree import DraftTree
 
 Arrays = dict[str, np.ndarray]
 Stacks = tuple[np.ndarray, ...]  # [caches, slots, heads, T, head_dim] each

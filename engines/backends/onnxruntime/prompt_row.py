@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.graph_contract import ANCESTORS, written
-from ..draft_tree import chain_ancestors
+from ...draft_methods.draft_tree import chain_ancestors
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, RowWindow, SlotArrays
 from .pending_columns import FREED, PendingColumns, read_pending

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..draft_tree import DraftTree
+from ...draft_methods.draft_tree import DraftTree
 from .loaded_drafter import LoadedDrafter
 from .memory import RowWindow, SlotArrays
 from .pending_columns import PendingColumns

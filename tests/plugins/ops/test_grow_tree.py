@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.backends.draft_tree import DraftTree
+from peagle.engines.draft_methods.draft_tree import DraftTree
 from peagle.plugins.errors import BuildError
 from peagle.plugins.graph_contract import DEEPEST
 from peagle.plugins.ops import OPS

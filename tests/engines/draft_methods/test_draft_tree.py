@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.backends.draft_tree import DraftTree, chain_ancestors
+from peagle.engines.draft_methods.draft_tree import DraftTree, chain_ancestors
 
 
 @st.composite

@@ -1,17 +1,13 @@
-"""Sources of questions: a user at a terminal, or the lines of a pipe."""
+"""Questions that a user types at a terminal."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..console.input_text import decoded
 
 _PROMPT, _MORE, _FENCE = "> ", ". ", '"""'
-_MAX_BYTES = 2**24  # of a line: more than any context holds, and a pipe may contain no newline
 
 
 class Keyboard:
@@ -46,20 +42,3 @@ class Keyboard:
             raise UsageError("the input is not UTF-8", why=error.reason, fix="type the text again") from None
         lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
         return "\n".join(lines).strip()
-
-
-def piped() -> Iterator[str]:
-    """Yield the non-empty lines of standard input, each a question. Raises ``UsageError`` for invalid UTF-8."""
-    if sys.stdin is None:
-        return
-    number = 0
-    while line := sys.stdin.buffer.readline(_MAX_BYTES + 1):
-        number += 1
-        if len(line) > _MAX_BYTES:
-            raise UsageError(
-                f"line {number} of standard input is longer than {_MAX_BYTES // 2**20} MiB",
-                why="no supported model has a context of that length",
-                fix="pipe in one question per line",
-            )
-        if question := decoded(f"line {number} of standard input", line).strip():
-            yield question
