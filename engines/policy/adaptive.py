@@ -42,6 +42,7 @@ _SURPRISE_FACTOR = 1.1  # a probe this much better than expected is a surprise
 _PROBED = 2  # drafts of a probe while nothing is drafted
 _EASIER_ODDS = 8.0  # factor of the odds of acceptance in a text that is far easier to draft than the others
 _RARE_PROBES = 2  # one in so many probes runs if drafts would not even pay in such a text
+_WAIT = 8  # rounds without drafts after texts have ended, even if the fewer texts that are left would gain from drafts
 _CARRIED_WEIGHT = 2.0  # weight, in ratios, of costs carried over from rounds of another kind
 
 
@@ -109,6 +110,7 @@ class Adaptive:
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
         self._stats: dict[object, _KindStats] = {}
         self._last: _KindStats | None = None
+        self._is_idle, self._wait = False, 0  # whether the last round had no drafts; rounds of ``_WAIT`` that are left
         self._found = RoundAhead((), 0), _KindStats(start, RoundCosts([1.0], 1.0), 1)  # of the last round
         self._running: list[int] = []
         self._num_counted = 0  # outcomes that rates were learned from
@@ -117,6 +119,8 @@ class Adaptive:
     def choose(self, ahead: RoundAhead) -> int:
         """Return K of this round: the probe's, else the current one, unless another is better by a margin."""
         stats = self._stats_of(ahead)
+        if self._waits(ahead, stats):
+            return 0
         if stats.probe is not None and stats.probe.texts == ahead.texts:
             return stats.probe.k
         if stats.since < DWELL:
@@ -128,6 +132,15 @@ class Adaptive:
             if stats.known != known:
                 stats.known, stats.best = known, self._best(ahead, stats)
         return stats.best
+
+    def _waits(self, ahead: RoundAhead, stats: _KindStats) -> bool:
+        """Return True if texts have just ended and nothing was drafted for the others, which may soon end too.
+
+        Before it drafts again, the drafter must read all tokens that it missed.
+        """
+        if stats is self._last:
+            return self._wait > 0
+        return self._is_idle and stats.k > 0 and {*ahead.texts} <= {*self._running}
 
     def _best(self, ahead: RoundAhead, stats: _KindStats) -> int:
         """Return the K with the highest value, or the current one if no other is better by a margin."""
@@ -157,7 +170,13 @@ class Adaptive:
 
     def learn(self, observed: ObservedRound) -> None:
         """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
-        stats = self._last = self._stats_of(observed.ahead)
+        stats = self._stats_of(observed.ahead)
+        if self._waits(observed.ahead, stats) and observed.k == 0:
+            self._wait = self._wait - 1 if stats is self._last else _WAIT - 1
+            waited = True
+        else:
+            self._wait, waited = 0, False
+        self._last, self._is_idle = stats, observed.k == 0
         self._count(observed, stats)
         stats.since += 1
         if stats.probe is not None and stats.probe.texts != self._running:
@@ -172,6 +191,8 @@ class Adaptive:
             stats.probe.rounds -= 1
             if stats.probe.rounds <= 0:
                 self._end(stats, stats.probe, observed.ahead)
+        elif waited:
+            pass
         elif observed.k == stats.k:
             self._save(stats, observed.ahead)
         elif self.choose(observed.ahead) == observed.k:  # otherwise it was launched before the last probe ended

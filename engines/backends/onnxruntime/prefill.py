@@ -31,8 +31,11 @@ class SessionPrompt:
             chunk.logprobs.add(chunk.start, self._row.score(len(chunk.ids)))
 
     def draft(self, k: int) -> None:
-        """Run the drafter over the whole chunk."""
-        self._row.draft(k)
+        """Run the drafter over the whole chunk, or over several small ones together: only the last has drafts."""
+        if self._chunk.is_last or not self._row.can_wait(len(self._chunk.ids)):
+            self._row.draft(k)
+        else:
+            self._row.defer()
 
     def draft_tree(self, k: int) -> None:
         """Run the drafter over the whole chunk: the first drafts form a chain."""

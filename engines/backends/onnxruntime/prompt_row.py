@@ -16,6 +16,8 @@ from .memory import Arrays, RowWindow, SlotArrays
 from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import Sessions
 
+_WAITING = 64  # columns of small chunks that a drafter pass reads together
+
 
 class PromptRow:
     """A window of up to ``columns`` columns, the outputs of both graphs, and the bindings of every shape."""
@@ -83,6 +85,13 @@ class PromptRow:
             if shows_logits:
                 self._targets[key].bind_output(LOGITS)
         return self._targets[key]
+
+    def can_wait(self, columns: int) -> bool:
+        """Return True if the drafter may read the deferred columns, and so many more, later in one pass.
+
+        That pass takes about as long as one over few columns, so running requests wait no longer for it.
+        """
+        return self.held.count + columns <= min(_WAITING, self.held.capacity)
 
     def draft(self, k: int) -> None:
         """Run one drafter pass over the columns that ``verify`` committed, after the deferred ones."""

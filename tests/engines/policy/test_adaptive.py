@@ -225,6 +225,30 @@ def test_rounds_of_several_rows_start_with_the_k_measured_for_them() -> None:
     assert Adaptive(3, MAX, prior, "peagle-chain", counts=(4, 8)).choose(RoundAhead(rows[:4], 4)) in (0, 3, 4)
 
 
+def test_texts_that_are_left_when_others_end_are_drafted_for_some_rounds_later() -> None:
+    """The drafter would first read all that it missed, and these texts may soon end too; a new text is not waited with.
+
+    Drafts pay off for up to three texts, and not for four.
+    """
+    chained = [math.prod(CODE[: number + 1]) for number in range(MAX)]
+    prior = measured(tokens_by_k(chained), CPU, MAX, {3: CPU, 4: [1.0, *(2.0 + k for k in range(MAX))]})
+    policy = Adaptive(prior.best, MAX, prior, "peagle-chain")
+    rows = [RoundRow(Text(CODE, 0), "peagle-chain") for _ in range(5)]
+
+    def round_of(texts: Sequence[RoundRow]) -> int:
+        ahead = RoundAhead(texts, len(texts))
+        k = policy.choose(ahead)
+        policy.learn(ObservedRound(ahead, k, [(0, ())] * len(texts), 0.005))
+        return k
+
+    assert [round_of(rows[:4]) for _ in range(3)] == [0] * 3
+    later = [round_of(rows[1:4]) for _ in range(10)]
+    assert later[:8] == [0] * 8
+    assert all(later[8:])
+    assert [round_of(rows[:4]) for _ in range(3)] == [0] * 3
+    assert round_of([*rows[1:3], rows[4]]) > 0
+
+
 @given(st.integers(1, 20), st.lists(st.floats(1, 3), min_size=MAX, max_size=MAX))
 def test_costs_between_measured_numbers_of_rows_are_between_their_costs(rows: int, more: list[float]) -> None:
     prior = measured([1.0] * (MAX + 1), CPU, MAX, {4: [1.0, *more], 8: [1.0, *(2 * each for each in more)]})

@@ -228,3 +228,37 @@ def test_pending_prompt_columns_survive_interleaved_rounds(
     engine.submit([7] * 40, SamplingParams(max_tokens=2, ignore_eos=True)).result()
     assert len(held) > 3
     assert all(known == count for known, count in held)
+
+
+@pytest.mark.parametrize("lowering", ["cpu", "another"])
+def test_a_drafter_reads_small_chunks_of_a_prompt_together(
+    folder: Path, alone: Engine, lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request runs while the prompt is read eight tokens at a time; all rounds draft."""
+    monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
+    monkeypatch.setattr(prompt_row, "_WAITING", 20)
+    two = Engine.load(folder, max_batch_size=2, threads=1)
+    chunks, read = list[int](), list[int]()
+    verify, draft = prompt_row.PromptRow.verify, prompt_row.PromptRow.draft
+
+    def verified(me: prompt_row.PromptRow, columns: int, emitted: int) -> None:
+        verify(me, columns, emitted)
+        chunks.append(columns)
+
+    def drafted(me: prompt_row.PromptRow, k: int) -> None:
+        read.append(me.held.count + me.window.committed)
+        draft(me, k)
+
+    monkeypatch.setattr(prompt_row.PromptRow, "verify", verified)
+    monkeypatch.setattr(prompt_row.PromptRow, "draft", drafted)
+    asked: Any = {"draft": "peagle-chain", "policy": Cycle((K,)), "max_prefill_tokens": 8}
+    engine = Engine(two.folder, two.manifest, two._backend, two.tokenizer, **asked)
+    params, prompt = SamplingParams(max_tokens=30, ignore_eos=True), [7, *range(2, 41)]
+    running = engine.submit([5, 9], params)
+    next(running)
+    assert told([engine.submit(prompt, params).result()]) == told(
+        alone.generate([prompt], params, draft="peagle-chain", num_speculative_tokens=K)
+    )
+    running.result()
+    assert chunks[:6] == [2, 8, 8, 8, 8, 8]
+    assert read[:3] == [2, 24, 16]
