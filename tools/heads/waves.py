@@ -129,12 +129,14 @@ class _LayerWeights:
 
 
 def narrowed(caches: Tensor, left: Tensor, used: int) -> Tensor:
-    """Copy the rows `left` of caches [layers, 2, R, kv_heads, T, D], of which `used` positions are written."""
-    layers, two, _, groups, width, dim = caches.shape
-    fewer = caches.new_empty(layers, two, int(left.sum()), groups, width, dim)
-    for old, new in zip(caches, fewer, strict=True):
-        new[:, :, :, :used] = old[:, left, :, :used]
-    return fewer
+    """Keep the rows `left` of caches [layers, 2, R, kv_heads, T, D], of which `used` positions are written.
+
+    They move to the front, since the GPU may have no room for copies of all.
+    """
+    count = int(left.sum())
+    for layer in caches:
+        layer[:, :count, :, :used] = layer[:, left, :, :used]
+    return caches[:, :, :count]
 
 
 def first_loops(ids: Tensor, starts: Tensor) -> Tensor:
