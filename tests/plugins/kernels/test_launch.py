@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +21,7 @@ from peagle.plugins.kernels.sources import TARGETS, entries, kernel_of, kernel_o
 from peagle.plugins.op_spec import OpSpec
 from peagle.plugins.ops import OPS
 
+Driver = Popen[str]
 ACCEPT = OPS["AcceptPrefix"]
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -33,6 +37,25 @@ LAUNCH_ACCEPT = """
 launcher = Launcher(OPS["AcceptPrefix"], SM, b"\\x7fELF")
 dims = {"B": 3, "S": 7, "E": 5, "V": 262144}
 launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
+"""
+
+PROGRAM = """
+import json, os, sys
+from cuda.bindings import driver
+from peagle.plugins.errors import PeagleError
+from peagle.plugins.kernels.launch import Launcher, current_sm
+from peagle.plugins.ops import OPS
+
+for line in sys.stdin:
+    code, variables = json.loads(line)
+    if os.fork() == 0:
+        os.environ.update(variables)
+        try:
+            exec(code)
+        except PeagleError as error:
+            print(type(error).__name__, error.what, "|", error.why)
+        sys.exit()
+    print("exit code", os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
@@ -91,35 +114,37 @@ def test_missing_driver_error_has_install_instructions() -> None:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a libcuda.so.1 that records the launcher's calls, without a GPU."""
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A process with a libcuda.so.1 that records the launcher's calls, without a GPU; it forks for each program."""
     if COMPILER is None:
         pytest.skip("needs a C compiler for the recording driver")
     folder = tmp_path_factory.mktemp("driver")
     source = Path(__file__).with_name("recording_driver.c")
     command = [COMPILER, "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source), "-ldl"]
     subprocess.run(command, check=True)
-    return folder
+    variables = os.environ | {"LD_LIBRARY_PATH": str(folder)}
+    program = [sys.executable, "-u", "-c", PROGRAM]
+    with Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        yield process
+        process.kill()
 
 
-def run(driver: Path, code: str, **environment: str) -> list[str]:
+def run(driver: Driver, code: str, **environment: str) -> list[str]:
     """The lines printed by driver and code, in a child process: a wrong call could crash it."""
-    head = (
-        "from peagle.plugins.errors import PeagleError\n"
-        "from peagle.plugins.kernels.launch import Launcher, current_sm\n"
-        "from peagle.plugins.ops import OPS\n"
-        "try:\n" + "".join(f"    {line}\n" for line in code.strip().splitlines())
-    )
-    tail = "except PeagleError as error:\n    print(type(error).__name__, error.what, '|', error.why, flush=True)\n"
-    variables = os.environ | {"LD_LIBRARY_PATH": str(driver)} | environment
-    process = subprocess.run(
-        [sys.executable, "-u", "-c", head + tail], capture_output=True, text=True, env=variables, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    driver.stdin.write(json.dumps([code, environment]) + "\n")
+    driver.stdin.flush()
+    lines = list[str]()
+    for line in driver.stdout:
+        if line.startswith("exit code "):
+            assert line == "exit code 0\n"
+            return lines
+        lines.append(line.rstrip("\n"))
+    pytest.fail("the process ended")
 
 
-def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(driver: Path) -> None:
+def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(driver: Driver) -> None:
     pointers_in, pointers_out = "100 101 102 103 104 105", "200 201 202 203 204 205 206"
     threads = kernel_of(OPS["PlaceholderDraft"]).threads
     assert run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES) == [
@@ -135,7 +160,7 @@ def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(dr
     [(89, "0", 3, ""), (90, "8", 24, ""), (90, "0", 24, " attribute 4:8,1,1")],
 )
 def test_cluster_size_is_set_unless_compiled_in(
-    driver: Path, sm: int, compiled_in: str, grid: int, attribute: str
+    driver: Driver, sm: int, compiled_in: str, grid: int, attribute: str
 ) -> None:
     lines = run(driver, LAUNCH_ACCEPT.replace("SM", str(sm)), KERNEL_PARAMS=ACCEPT_SIZES, KERNEL_CLUSTER=compiled_in)
     assert lines[1:-1] == [f"kernel {entry}" for entry in entries(OPS["AcceptPrefix"])]
@@ -145,7 +170,7 @@ def test_cluster_size_is_set_unless_compiled_in(
     assert lines[-1] == " ".join([start, *pointers[:11], "3 5 7 262144", *pointers[11:]])
 
 
-def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(driver: Path) -> None:
+def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(driver: Driver) -> None:
     lines = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES.replace("4", "8", 1))
     assert lines[-1].startswith(
         "BuildError cannot load the kernel of PlaceholderDraft for sm_100: the kernel's parameters have"
@@ -164,19 +189,19 @@ def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(dri
         ("cuLaunchKernelEx", "PlaceholderDraft was not launched"),
     ],
 )
-def test_driver_failure_is_passed_on(driver: Path, failing: str, words: str) -> None:
+def test_driver_failure_is_passed_on(driver: Driver, failing: str, words: str) -> None:
     last = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES, FAILING=failing)[-1]
     assert last.startswith("EnvironmentProblem")
     assert words in last
     assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in last
 
 
-def test_empty_launch_is_skipped(driver: Path) -> None:
+def test_empty_launch_is_skipped(driver: Driver) -> None:
     lines = run(driver, LAUNCH_PLACE.replace('"B": 3', '"B": 0'), KERNEL_PARAMS=PLACE_SIZES)
     assert lines[-1] == "kernel placeholder_draft"
 
 
-def test_the_compute_capability_is_that_of_the_current_context(driver: Path) -> None:
+def test_the_compute_capability_is_that_of_the_current_context(driver: Driver) -> None:
     assert run(driver, "print(current_sm())") == ["121"]
     assert "there is no current CUDA context" in run(driver, "current_sm()", FAILING="cuCtxGetDevice")[-1]
 
@@ -188,7 +213,7 @@ def test_the_compute_capability_is_that_of_the_current_context(driver: Path) -> 
         (("*range(0x100, 0x106), ", ""), "takes 13 pointers, not 7"),
     ],
 )
-def test_arguments_that_do_not_fit_the_spec_are_refused(driver: Path, change: tuple[str, str], words: str) -> None:
+def test_arguments_that_do_not_fit_the_spec_are_refused(driver: Driver, change: tuple[str, str], words: str) -> None:
     lines = run(driver, LAUNCH_PLACE.replace(*change), KERNEL_PARAMS=PLACE_SIZES)
     assert lines[-1].startswith("BuildError")
     assert words in lines[-1]

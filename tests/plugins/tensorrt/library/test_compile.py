@@ -123,11 +123,19 @@ def test_the_command_writes_it_for_gpus_that_are_named(
     assert f"cannot write {folder / LIBRARY}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["folder", "blackwell"], ["folder", "sm_70"]])
-def test_command_prints_its_usage(tmp_path: Path, arguments: list[str]) -> None:
-    call = [sys.executable, "-m", "peagle.plugins.tensorrt.library", *arguments]
+def test_command_prints_its_usage(tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "peagle.plugins.tensorrt.library"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "fix: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("gpu", ["blackwell", "sm_70"])
+def test_command_refuses_an_unknown_gpu(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "folder"), gpu])
+    assert command.main() == 2
+    assert "fix: " in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
