@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import functools
 import json
 import math
 import weakref
@@ -61,8 +62,9 @@ def write_plan(path: Path, graph: Path, profiles: tuple[Profile, ...]) -> None:
     path.write_text(json.dumps({"graph": str(graph), "profiles": [asdict(profile) for profile in profiles]}))
 
 
+@functools.lru_cache(maxsize=8)
 def quiet_session(graph: Path) -> Any:
-    """ONNX Runtime on one thread; it warns of every float16 node that it does not fold."""
+    """One session of a graph, on one thread, for all plans of it; it warns of float16 nodes that it does not fold."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])

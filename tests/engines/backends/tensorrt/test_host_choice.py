@@ -41,7 +41,7 @@ def _told(output: Any) -> Any:
     return output.token_ids, output.text, output.finish_reason, output.acceptance, tokens, prompt
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prompts=st.lists(PROMPT, min_size=1, max_size=5), k=st.integers(0, 6), data=st.data())
 def test_any_mix_of_options_gives_onnx_runtime_s_result(
     plans: tuple[Engine, HostDevice], tiny_engine: Engine, prompts: list[list[int]], k: int, data: st.DataObject
