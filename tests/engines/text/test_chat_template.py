@@ -146,7 +146,7 @@ def test_a_template_without_end_is_stopped_before_it_takes_time_or_memory() -> N
     """In a process of its own, which may take a minute and a gigabyte; with fewer steps, which takes less time."""
     code = (
         "import resource\nfrom peagle.engines.text import meter\nfrom tests.chat_templates import ENDLESS\n"
-        "from tests.engines.text.test_chat_template import stopped\nmeter.MAX_STEPS = 50_000\n"
+        "from tests.engines.text.test_chat_template import stopped\nmeter.MAX_STEPS = 20_000\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\nresource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n"
         "print([name for name in ENDLESS if not stopped(ENDLESS[name])])"
     )

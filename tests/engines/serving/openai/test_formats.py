@@ -81,8 +81,8 @@ def test_any_json_object_can_be_requested(client: OpenAI) -> None:
         if choice.finish_reason == "stop":
             assert isinstance(json.loads(choice.message.content), dict)
     assert (
-        _ask(client, response_format={"type": "text"}).choices[0].message.content
-        == _ask(client).choices[0].message.content
+        _ask(client, response_format={"type": "text"}, max_tokens=24).choices[0].message.content
+        == _ask(client, max_tokens=24).choices[0].message.content
     )
 
 
@@ -141,15 +141,16 @@ def test_additional_keys_can_be_allowed_by_schema_request_or_server(client: Open
             ({"json": OPEN}, server.url + "/v1"),
         ):
             with OpenAI(base_url=url, api_key="none", max_retries=0) as asking:
-                keys = set[str]()
-                for seed in range(6):
-                    fields = {"structured_outputs": form}
-                    answer = _ask(asking, temperature=1.5, seed=seed, max_tokens=40, extra_body=fields)
-                    keys |= set(re.findall(r'"(\w+)":', answer.choices[0].message.content))
-                assert keys - {"a"}
+                assert any(_has_other_keys(asking, form, seed) for seed in range(6))
     finally:
         server.stop(immediately=True)
         assert server.wait(10)
+
+
+def _has_other_keys(client: OpenAI, form: Any, seed: int) -> bool:
+    fields = {"structured_outputs": form}
+    answer = _ask(client, temperature=1.5, seed=seed, max_tokens=40, extra_body=fields)
+    return bool(set(re.findall(r'"(\w+)":', answer.choices[0].message.content)) - {"a"})
 
 
 def _nested(count: int) -> Any:
@@ -184,7 +185,7 @@ def test_form_beyond_a_limit_is_rejected_with_the_limit(served_engine: Engine, f
 
 
 def test_a_schema_at_the_limit_of_levels_is_followed(client: OpenAI) -> None:
-    answer = _ask(client, response_format=_schema(_nested(59)), max_tokens=300)
+    answer = _ask(client, response_format=_schema(_nested(59)), max_tokens=100)
     assert answer.choices[0].message.content.startswith("{")
 
 

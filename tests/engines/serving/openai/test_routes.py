@@ -475,21 +475,22 @@ def test_an_included_stop_string_ends_the_text(client: OpenAI, served_engine: En
     assert "".join(each.choices[0].text for each in client.completions.create(**asked, stream=True)) == choice.text
 
 
-def test_a_truncated_prompt_keeps_its_end(client: OpenAI, served_engine: Engine) -> None:
-    ids = served_engine.tokenizer.encode(PROMPT * 400)
-    room = served_engine.max_seq_len
+def test_a_truncated_prompt_keeps_its_end(client: OpenAI, short_server: Server, short_engine: Engine) -> None:
+    client = client.with_options(base_url=f"{short_server.url}/v1")
+    ids = short_engine.tokenizer.encode(PROMPT * 40)
+    room = short_engine.max_seq_len
     assert len(ids) > room
     for asked, kept in ((5, 5), (-1, room - 8)):
-        (output,) = served_engine.generate([ids[-kept:]], SamplingParams(max_tokens=8))
+        (output,) = short_engine.generate([ids[-kept:]], SamplingParams(max_tokens=8))
         answer = client.completions.create(
-            model=MODEL, prompt=PROMPT * 400, max_tokens=8, temperature=0, echo=asked == 5,
+            model=MODEL, prompt=PROMPT * 40, max_tokens=8, temperature=0, echo=asked == 5,
             extra_body={"truncate_prompt_tokens": asked, "return_token_ids": True},
         )  # fmt: skip
         assert (answer.choices[0].model_extra or {})["prompt_token_ids"] == ids[-kept:]
-        echoed = served_engine.tokenizer.decode(ids[-kept:]) if asked == 5 else ""
+        echoed = short_engine.tokenizer.decode(ids[-kept:]) if asked == 5 else ""
         assert answer.choices[0].text == echoed + output.text
     chat = client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": PROMPT * 400}], max_tokens=8,
+        model=MODEL, messages=[{"role": "user", "content": PROMPT * 40}], max_tokens=8,
         extra_body={"truncate_prompt_tokens": -1},
     )  # fmt: skip
     assert chat.usage is not None
