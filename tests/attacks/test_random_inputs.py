@@ -11,7 +11,7 @@ from tests.fixtures.attacks import Size
 
 
 def test_random_inputs_succeed_or_raise_project_errors(world: World, small_engine: Engine) -> None:
-    no_fault(world, kinds(world, small_engine, whole=False), Size(attacks=30, seed=0))
+    no_fault(world, kinds(world, small_engine, whole=False), Size(attacks=20, seed=0))
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def make_world(root: Path, engine: Path, pair: Pair, cache: Path) -> World:
     shutil.copytree(pair.head, world.pair.head)
     for name in ("files", "here", "home", "cache", "empty", "full"):
         (root / name).mkdir()
-    for kept in ("trace-*", "cpu-library"):  # the largest part of a build
+    for kept in ("trace-*", "skeleton", "cpu-library"):  # the largest part of a build
         for stage in cache.glob(kept):  # names of files that another worker is writing begin with a dot
             shutil.copytree(stage, root / "cache" / stage.name, ignore=shutil.ignore_patterns(".*"))
     (root / "full" / "precious").write_text("not ours")
