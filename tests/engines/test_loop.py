@@ -98,7 +98,7 @@ TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.intege
 
 
 @pytest.mark.parametrize("lanes", ["tiny_engine", "row_by_row", "late"])
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=st.lists(st.tuples(PROMPTS, POLICIES, DRAFTS, TIMES), min_size=1, max_size=7),
     max_prefill_tokens=st.sampled_from([1, 7, 64, None]),

@@ -37,7 +37,7 @@ NUMBERS = st.one_of(
     st.floats(-0.0166015625, 0.0166015625, width=32),  # around the subnormal numbers of E4M3
     st.sampled_from([0.0, -0.0, 448.0, 464.0, np.nextafter(np.float32(464), np.float32(0)).item(), 480.0, 3e38]),
 )
-quick = settings(deadline=None, max_examples=200)
+quick = settings(deadline=None, max_examples=80)
 
 
 def by_ml_dtypes(values: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ def searched(text: Sequence[int], k: int, longest: int, shortest: int) -> list[i
     return []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TEXTS, st.integers(0, 9), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_ngram_drafts_match_a_search(text: list[int], k: int, one: int, other: int, data: st.DataObject) -> None:
     """After every piece that the text grows by."""

@@ -139,7 +139,7 @@ def test_manifest_round_trips(
     assert Manifest.read(tmp_path) == manifest
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(data=st.data())
 def test_no_tampered_byte_is_accepted(engine: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([FILE_NAME, *FILES]))

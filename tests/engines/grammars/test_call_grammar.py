@@ -79,7 +79,7 @@ def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, form: StructuredO
 
 
 @pytest.mark.parametrize("style", ["json", "tags"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_trailing_text_is_parsed_as_calls(vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int) -> None:
     text = written(vocabulary, seed, call_form(TOOLS, style))
@@ -148,7 +148,7 @@ def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Gramma
 
 
 @pytest.mark.parametrize("style", ["llama", "channels"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_forms_of_llama_and_of_channels_are_one_call(
     vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int

@@ -97,7 +97,7 @@ def has_form(name: str, output: RequestOutput) -> bool:
     return isinstance(value, dict if name == "json_object" else list)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6), params=policies(), data=st.data())
 def test_drafts_do_not_change_output(
     engine: Engine, prompt: list[int], params: SamplingParams, data: st.DataObject

@@ -161,7 +161,7 @@ def test_noise_alone_does_not_change_k() -> None:
     assert changes < len(stays) / 8  # two of each probe of four among them
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     start=st.integers(0, 5),
     costs=st.lists(st.floats(1e-9, 1e6), min_size=6, max_size=6),
@@ -270,7 +270,7 @@ def test_single_row_measurement_is_not_used_for_batches() -> None:
     assert policy.choose(RoundAhead(rows, 4)) < policy.choose(RoundAhead(rows[:1], 1))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     costs=st.lists(st.floats(1.0, 3.0), min_size=MAX, max_size=MAX).map(sorted),
     busy=st.sampled_from([1, 2, 4]),

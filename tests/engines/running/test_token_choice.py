@@ -61,7 +61,7 @@ def told(output: Any) -> Any:
     return output.token_ids, output.text, output.finish_reason, output.stop_reason, logprobs
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(prompts=st.lists(PROMPT, min_size=1, max_size=4), data=st.data())
 def test_drafts_and_neighbours_do_not_change_output(
     engine: Engine, prompts: list[list[int]], data: st.DataObject

@@ -46,7 +46,7 @@ DRAFTS = st.sampled_from([{}, {"num_speculative_tokens": 2}, {"draft": "none"}, 
 
 
 @pytest.mark.parametrize("lanes", ["tiny_engine", "row_by_row"])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=st.lists(st.tuples(PROMPTS, DRAFTS), min_size=2, max_size=9),
     tokens=st.sampled_from([40, 100, 10_000]),

@@ -59,7 +59,7 @@ def room(engine: Engine) -> int:
     return engine.manifest.speculation.max_num_speculative_tokens
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     prompts=st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5), min_size=1, max_size=4),
     forms=st.lists(st.sampled_from(FORMS), min_size=4, max_size=4),

@@ -99,7 +99,7 @@ PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12) | st.buil
 REQUESTS = st.lists(st.tuples(PROMPTS, POLICIES), min_size=1, max_size=7)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     requests=st.lists(st.tuples(PROMPTS, POLICIES), min_size=1, max_size=7), k=st.integers(0, 6), lag=st.integers(1, 3)
 )

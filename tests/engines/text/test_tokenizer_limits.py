@@ -42,7 +42,7 @@ def tokenizer_of(steps: list[Any]) -> Tokenizer:
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps=st.lists(NORMALIZERS, max_size=4), texts=st.lists(TEXTS, min_size=1, max_size=3))
 def test_the_length_of_any_text_stays_within_the_bounds(steps: list[Any], texts: list[str]) -> None:
     tokenizer, text = tokenizer_of(steps), "<|end|>".join(texts)

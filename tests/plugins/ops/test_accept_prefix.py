@@ -15,9 +15,9 @@ from tests.plugins.plugin_cases import (
     alone,
     assert_same_emission,
     could_draw,
+    few,
     inputs_of,
     own_tokens,
-    quick,
     reference,
     windows,
     with_wild_lengths,
@@ -141,20 +141,20 @@ def test_bfloat16_logits_decide_like_others(run_body: Any) -> None:
     assert emitted(run_body, batch) == [[4, 5, 6]]
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY))
 def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     assert_same_emission(batch, run_body(OP, inputs_of(OP, batch)), reference(OP, batch))
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY), st.integers(0, 2**32 - 1))
 def test_wild_lengths_are_clamped(run_body: Any, batch: Arrays, seed: int) -> None:
     wild = with_wild_lengths(batch, seed)
     assert_same_emission(wild, run_body(OP, inputs_of(OP, wild)), reference(OP, wild))
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY))
 def test_every_row_is_accepted_drafts_one_token_then_padding(batch: Arrays) -> None:
     tokens, num_tokens = reference(OP, batch)
@@ -170,7 +170,7 @@ def test_every_row_is_accepted_drafts_one_token_then_padding(batch: Arrays) -> N
             assert tokens[b, accepted] == (forced if forced >= 0 else y[b, accepted])
 
 
-@quick
+@few
 @given(windows())
 def test_a_lossless_row_is_a_prefix_of_the_targets_own_tokens(run_body: Any, batch: Arrays) -> None:
     """Same uniform, same logits: same token, for any drafts, which only decide how far a row goes."""
@@ -182,7 +182,7 @@ def test_a_lossless_row_is_a_prefix_of_the_targets_own_tokens(run_body: Any, bat
                 assert tokens[b, j] == y[b, j] or could_draw(batch, b, j, tokens[b, j])
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY))
 def test_rows_do_not_influence_each_other(run_body: Any, batch: Arrays) -> None:
     together = run_body(OP, inputs_of(OP, batch))
@@ -192,7 +192,7 @@ def test_rows_do_not_influence_each_other(run_body: Any, batch: Arrays) -> None:
             np.testing.assert_array_equal(whole[b : b + 1], part)
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY), st.sampled_from([np.nan, np.inf, -np.inf, 6e4]))
 def test_content_beyond_the_drafts_changes_nothing(run_body: Any, batch: Arrays, poison: float) -> None:
     clean = run_body(OP, inputs_of(OP, batch))

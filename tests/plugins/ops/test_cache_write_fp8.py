@@ -12,20 +12,20 @@ from hypothesis import given
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.cache_write_fp8.reference import cache_codes
-from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, quick, reference, same_codes, writes
+from tests.plugins.plugin_cases import EVERY, Arrays, few, inputs_of, reference, same_codes, writes
 
 OP = "CacheWriteFp8"
 FINITE = EVERY[np.isfinite(EVERY.astype(np.float32))]
 
 
-@quick
+@few
 @given(writes((np.float32, np.float16, ml_dtypes.bfloat16)))
 def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     """But for the sign of zero: ONNX Runtime adds a zero point of 0."""
     same_codes(run_body(OP, inputs_of(OP, batch)), reference(OP, batch), signed_zero=False)
 
 
-@quick
+@few
 @given(writes())
 def test_only_positions_of_the_cache_are_written(batch: Arrays) -> None:
     length, width = batch["k_cache"].shape[2], batch["k"].shape[2]

@@ -14,7 +14,7 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.cache_write_fp8.reference import cache_codes
 from peagle.plugins.ops.cached_attention.int8_caches import codes_of
-from tests.plugins.plugin_cases import Arrays, quick
+from tests.plugins.plugin_cases import Arrays, few
 
 OP = "CachedAttention"
 NAMES = [operand.name for operand in OPS[OP].inputs]
@@ -79,7 +79,7 @@ def cases(draw: Any) -> Arrays:
     return case
 
 
-@quick
+@few
 @given(cases(), attributes)
 def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
@@ -90,14 +90,14 @@ def in_codes(case: Arrays) -> Arrays:
     return case | {name: cache_codes(case[name], SCALES[f"{name[0]}_scale"]) for name in ("k_cache", "v_cache")}
 
 
-@quick
+@few
 @given(cases(), attributes)
 def test_body_with_code_caches_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     case, attributes = in_codes(case), attributes | SCALES
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
 
 
-@quick
+@few
 @given(cases(), attributes)
 def test_codes_match_the_write_op_and_attention_uses_their_values(case: Arrays, attributes: dict[str, Any]) -> None:
     case = in_codes(case)
@@ -116,7 +116,7 @@ def test_codes_match_the_write_op_and_attention_uses_their_values(case: Arrays, 
     close(OPS[OP].reference(*inputs_of(wide), **attributes)[0], y)
 
 
-@quick
+@few
 @given(cases(), attributes, st.integers(0, 1))
 def test_body_with_float16_caches_matches_the_reference(
     run_body: Any, case: Arrays, attributes: dict[str, Any], saturates: int
@@ -136,7 +136,7 @@ def test_body_keeps_large_keys_and_values_in_the_range_of_float16(run_body: Any)
         np.testing.assert_array_equal(k_out[0, 0, 0], expected)
 
 
-@quick
+@few
 @given(cases(), attributes, st.sampled_from([0.3, 0.8]), st.integers(0, 99), st.booleans())
 def test_body_with_trees_and_int8_caches_matches_the_reference(
     run_body: Any, case: Arrays, attributes: dict[str, Any], share: float, seed: int, scaled: bool
@@ -169,7 +169,7 @@ def test_a_column_of_a_tree_sees_its_ancestors_and_counts_its_window_along_them(
         np.testing.assert_allclose(y.reshape(-1), [np.mean(each) for each in numbers], rtol=1e-6)
 
 
-@quick
+@few
 @given(cases(), attributes)
 def test_rows_do_not_influence_each_other(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     together = run_body(OP, inputs_of(case), **attributes)
@@ -177,7 +177,7 @@ def test_rows_do_not_influence_each_other(run_body: Any, case: Arrays, attribute
         same([x[b : b + 1] for x in together], run_body(OP, inputs_of(alone(case, b)), **attributes))
 
 
-@quick
+@few
 @given(cases(), attributes)
 def test_unused_cache_content_changes_nothing(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     """So rejected drafts need no clearing. (Finite junk only: 0 * NaN is NaN in every attention kernel.)"""
@@ -194,7 +194,7 @@ def test_unused_cache_content_changes_nothing(run_body: Any, case: Arrays, attri
         np.testing.assert_array_equal(k_out[b, :, : start + length], clean[1][b, :, : start + length])
 
 
-@quick
+@few
 @given(cases(), attributes)
 def test_only_the_new_positions_are_written(case: Arrays, attributes: dict[str, Any]) -> None:
     _, k_out, v_out = OPS[OP].reference(*inputs_of(case), **attributes)
@@ -223,7 +223,7 @@ def plain_attention(q: Any, k: Any, v: Any, sinks: Any, *, scale: float, window:
     return np.einsum("bhqk,bhkd->bqhd", p[..., :length], np.repeat(v, group, axis=1))
 
 
-@quick
+@few
 @given(attributes, st.booleans(), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_a_sequence_fed_in_steps_equals_plain_attention(
     run_body: Any, attributes: dict[str, Any], has_sinks: bool, steps: list[int], seed: int

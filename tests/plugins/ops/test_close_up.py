@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
-from tests.plugins.plugin_cases import Arrays, inputs_of, quick, reference
+from tests.plugins.plugin_cases import Arrays, few, inputs_of, reference
 
 OP = "CloseUp"
 
@@ -40,7 +40,7 @@ def test_entries_of_the_path_follow_the_newest_token() -> None:
     assert reference(OP, batch)[0].reshape(-1).tolist() == [0, 1, 2, 3, 4, 6, 9, 7, 8, 9, 10, 11]
 
 
-@quick
+@few
 @given(moves())
 def test_only_the_positions_behind_the_newest_token_change(batch: Arrays) -> None:
     (closed,) = reference(OP, batch)
@@ -51,7 +51,7 @@ def test_only_the_positions_behind_the_newest_token_change(batch: Arrays) -> Non
         assert {*row.tolist()} <= {*range(first + 1, first + len(path))}
 
 
-@quick
+@few
 @given(moves())
 def test_a_chain_moves_nothing(batch: Arrays) -> None:
     count = batch["path"].shape[1]
@@ -59,7 +59,7 @@ def test_a_chain_moves_nothing(batch: Arrays) -> None:
     np.testing.assert_array_equal(reference(OP, batch)[0], batch["entries"])
 
 
-@quick
+@few
 @given(moves())
 def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     np.testing.assert_array_equal(run_body(OP, inputs_of(OP, batch))[0], reference(OP, batch)[0])

@@ -15,7 +15,7 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.graph_contract import DEEPEST
 from peagle.plugins.ops import OPS
 from tests.plugins.ops.accept_tree.trees import skipped_of
-from tests.plugins.plugin_cases import Arrays, inputs_of, quick, reference
+from tests.plugins.plugin_cases import Arrays, few, inputs_of, reference
 
 OP = "GrowTree"
 
@@ -55,7 +55,7 @@ def test_a_second_choice_may_be_likelier_than_a_long_chain() -> None:
     assert skipped[0].tolist() == [0, 0, 0b10, 0b100, 0b1010]
 
 
-@quick
+@few
 @given(growths().filter(lambda batch: batch["window_ids"].shape[1] <= 9))
 def test_the_drafts_are_the_most_likely_of_all_paths(batch: Arrays) -> None:
     """By listing every path of up to three positions."""
@@ -78,7 +78,7 @@ def test_the_drafts_are_the_most_likely_of_all_paths(batch: Arrays) -> None:
         np.testing.assert_allclose(sorted(sums[1:]), sorted(every)[-len(sums[1:]) :] if sums[1:] else [], atol=1e-4)
 
 
-@quick
+@few
 @given(growths().filter(lambda batch: batch["candidate_ids"].shape[2] > 1))
 def test_trees_are_those_of_the_host_wherever_no_scores_tie(batch: Arrays) -> None:
     rng = np.random.default_rng(1)
@@ -93,7 +93,7 @@ def test_trees_are_those_of_the_host_wherever_no_scores_tie(batch: Arrays) -> No
         assert skipped[b, : drafts + 1].tolist() == skipped_of([*tree.parents])
 
 
-@quick
+@few
 @given(growths())
 def test_a_prefix_is_the_tree_for_fewer_drafts(batch: Arrays) -> None:
     whole = reference(OP, batch)
@@ -109,7 +109,7 @@ def test_a_window_stays_as_it_is_where_no_candidate_is_left() -> None:
     assert not skipped.any()
 
 
-@quick
+@few
 @given(growths(), st.booleans())
 def test_body_matches_the_reference(run_body: Any, batch: Arrays, odd: bool) -> None:
     if odd:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError
 from peagle.plugins.number_types import MX_BLOCK, powers_of_two
 from peagle.plugins.ops import OPS
-from tests.plugins.plugin_cases import quick
+from tests.plugins.plugin_cases import few
 
 OP = "MicroscaledRound"
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -60,13 +60,13 @@ def tensors(draw: Any) -> Any:
     return np.clip(finite, -60000, 60000).astype(dtype) if dtype == np.float16 else finite.astype(dtype)
 
 
-@quick
+@few
 @given(tensors())
 def test_reference_is_e4m3_times_the_least_fitting_power(x: Any) -> None:
     np.testing.assert_array_equal(rounded(x), by_type(x))
 
 
-@quick
+@few
 @given(tensors())
 def test_body_matches_the_reference(run_body: Any, x: Any) -> None:
     if x.dtype == ml_dtypes.bfloat16:  # ONNX Runtime gives none to NumPy

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.mxfp4_gate_up.blocks import FP4, matrix, products
-from tests.plugins.plugin_cases import Arrays, inputs_of, quick, reference
+from tests.plugins.plugin_cases import Arrays, few, inputs_of, reference
 from tests.plugins.routed_experts import DOWN, GATE_UP, WILD_IDS, batches, blocks, down_batch, gate_up_batch, window
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -87,7 +87,7 @@ def test_both_are_sparse_experts_over_the_numbers(dtype: Any) -> None:
     np.testing.assert_allclose(y.astype(np.float32), wanted.astype(np.float32), atol=step * float(abs(wanted).max()))
 
 
-@quick
+@few
 @given(op=st.sampled_from([GATE_UP, DOWN]), data=st.data())
 def test_body_matches_the_reference(run_body: Any, op: str, data: st.DataObject) -> None:
     batch = data.draw(batches(op, DTYPES))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
-from tests.plugins.plugin_cases import WILD, Arrays, inputs_of, quick, reference
+from tests.plugins.plugin_cases import WILD, Arrays, few, inputs_of, reference
 
 OP = "NumbersAt"
 
@@ -48,7 +48,7 @@ def test_numbers_past_the_table_and_of_idle_rows_are_zero() -> None:
     np.testing.assert_allclose(uniform, [[0.002, 0.003, 0], [0, 0, 0], [0, 0, 0]], rtol=1e-6)
 
 
-@quick
+@few
 @given(tables())
 def test_body_matches_the_reference(run_body: Any, case: tuple[Arrays, int]) -> None:
     batch, columns = case

@@ -17,8 +17,8 @@ from tests.plugins.cpu.sessions import run_op
 from tests.plugins.plugin_cases import (
     Arrays,
     alone,
+    few,
     inputs_of,
-    quick,
     reference,
     windows,
     with_emitted,
@@ -118,19 +118,19 @@ def test_the_mask_token_must_be_given(attributes: dict[str, int]) -> None:
         OPS[OP].check_attributes(attributes)
 
 
-@quick
+@few
 @given(emissions)
 def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     rows_of(run_body, batch)
 
 
-@quick
+@few
 @given(emissions, st.integers(0, 2**32 - 1))
 def test_wild_lengths_are_clamped(run_body: Any, batch: Arrays, seed: int) -> None:
     rows_of(run_body, with_wild_lengths(batch, seed))
 
 
-@quick
+@few
 @given(emissions)
 def test_real_rows_hold_the_committed_text_one_token_ahead(batch: Arrays) -> None:
     """Slot c carries the token of position start + c + 1; placeholders follow; drafts start at the last real row."""
@@ -149,7 +149,7 @@ def test_real_rows_hold_the_committed_text_one_token_ahead(batch: Arrays) -> Non
         assert (out["next_window_len"][b], out["next_draft_len"][b]) == ((k + 1, k) if n else (0, 0))
 
 
-@quick
+@few
 @given(emissions, st.integers(1, 8))
 def test_the_first_drafts_do_not_depend_on_how_many_are_drafted(batch: Arrays, fewer: int) -> None:
     """For the same state, the rows up to draft j are the same for every K >= j, so causal drafts nest."""
@@ -166,7 +166,7 @@ def test_the_first_drafts_do_not_depend_on_how_many_are_drafted(batch: Arrays, f
         np.testing.assert_array_equal(few[name], many[name])
 
 
-@quick
+@few
 @given(emissions)
 def test_rows_do_not_influence_each_other(run_body: Any, batch: Arrays) -> None:
     together = rows_of(run_body, batch)
@@ -175,7 +175,7 @@ def test_rows_do_not_influence_each_other(run_body: Any, batch: Arrays) -> None:
             np.testing.assert_array_equal(together[name][b : b + 1], array)
 
 
-@quick
+@few
 @given(emissions, st.integers(-(2**62), 2**62))
 def test_ids_beyond_the_window_and_tokens_beyond_the_count_are_ignored(
     run_body: Any, batch: Arrays, poison: int
@@ -189,7 +189,7 @@ def test_ids_beyond_the_window_and_tokens_beyond_the_count_are_ignored(
         np.testing.assert_array_equal(clean[name], array)
 
 
-@quick
+@few
 @given(emissions, st.one_of(st.none(), st.integers(0, 2**32 - 1)))
 def test_the_cpu_kernel_gives_the_references_numbers(cpu_library: Path, batch: Arrays, wild_seed: int | None) -> None:
     if wild_seed is not None:

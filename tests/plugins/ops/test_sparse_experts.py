@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.sparse_experts.spec import GELU
-from tests.plugins.plugin_cases import Arrays, quick
+from tests.plugins.plugin_cases import Arrays, few
 
 OP = "SparseExperts"
 NAMES = [operand.name for operand in OPS[OP].inputs]
@@ -49,7 +49,7 @@ def cases(draw: Any) -> Arrays:
     return make(rng, draw(st.integers(1, 6)), count, active, biased=draw(st.booleans()), dtype=dtype)
 
 
-@quick
+@few
 @given(cases(), st.sampled_from(GATES))
 def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, float]) -> None:
     (ours,), (theirs,) = run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes)
@@ -57,7 +57,7 @@ def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dic
     np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=tolerance, rtol=tolerance)
 
 
-@quick
+@few
 @given(cases(), st.sampled_from(GATES), st.sampled_from(["float8_e4m3fn", "int8"]), st.floats(1e-3, 0.3))
 def test_body_and_reference_round_the_input_of_the_second_product(
     run_body: Any, case: Arrays, terms: dict[str, float], codes: str, scale: float

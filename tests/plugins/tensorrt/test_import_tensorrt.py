@@ -108,8 +108,8 @@ def test_a_link_that_leads_nowhere_is_replaced(wheel: Path) -> None:
 @needs_rtx
 def test_processes_that_cure_at_once_do_not_hinder_each_other(wheel: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        processes = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.repair_link().is_usable)"), range(8)))
-    assert [each.stdout.strip() for each in processes] == ["True"] * 8, [each.stderr for each in processes]
+        processes = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.repair_link().is_usable)"), range(4)))
+    assert [each.stdout.strip() for each in processes] == ["True"] * 4, [each.stderr for each in processes]
     folder = wheel / "tensorrt_rtx_libs"
     assert (folder / LINK).exists()
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []

@@ -9,25 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.ops.accept_tree.trees import OP, assert_straight, chains, partings, trees, with_any_ancestors
-from tests.plugins.plugin_cases import Arrays, inputs_of, quick, windows, with_wild_lengths
+from tests.plugins.plugin_cases import Arrays, few, inputs_of, windows, with_wild_lengths
 
 LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
 
 
-@quick
+@few
 @given(trees(tolerances=LOSSY))
 def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     partings(batch, run_body(OP, inputs_of(OP, batch)))
 
 
-@quick
+@few
 @given(trees(tolerances=LOSSY), st.integers(0, 2**32 - 1))
 def test_any_ancestors_and_wild_lengths(run_body: Any, batch: Arrays, seed: int) -> None:
     wild = with_any_ancestors(with_wild_lengths(batch, seed), seed)
     partings(wild, run_body(OP, inputs_of(OP, wild)))
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY))
 def test_a_chain_is_accepted_like_a_prefix(run_body: Any, batch: Arrays) -> None:
     batch = chains(batch)

@@ -17,7 +17,7 @@ from tests.plugins.ops.accept_tree.trees import (
     with_any_ancestors,
     with_parents,
 )
-from tests.plugins.plugin_cases import Arrays, alone, quick, reference, windows, with_wild_lengths
+from tests.plugins.plugin_cases import Arrays, alone, few, reference, windows, with_wild_lengths
 
 LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
 
@@ -76,7 +76,7 @@ def test_a_draft_that_names_no_draft_hangs_on_the_newest_token() -> None:
     assert emitted(batch) == [[4, 6, 7]]
 
 
-@quick
+@few
 @given(windows(tolerances=LOSSY), st.integers(0, 2**32 - 1), st.booleans())
 def test_a_chain_is_accepted_like_a_prefix(batch: Arrays, seed: int, wild: bool) -> None:
     batch = with_wild_lengths(batch, seed) if wild else batch
@@ -86,7 +86,7 @@ def test_a_chain_is_accepted_like_a_prefix(batch: Arrays, seed: int, wild: bool)
         np.testing.assert_array_equal(ours, theirs)
 
 
-@quick
+@few
 @given(trees())
 def test_tree_emits_its_best_path_like_a_chain(batch: Arrays) -> None:
     tokens, num_tokens, path_of = reference(OP, batch)
@@ -114,7 +114,7 @@ def test_tree_emits_its_best_path_like_a_chain(batch: Arrays) -> None:
         assert longest == n
 
 
-@quick
+@few
 @given(trees(tolerances=LOSSY), st.integers(0, 2**32 - 1))
 def test_any_ancestors_give_drafts_one_token_then_padding(batch: Arrays, seed: int) -> None:
     batch = with_any_ancestors(batch, seed)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.plugins.cpu.sessions import paths_here
 from tests.plugins.ops.cached_attention.running import Arrays, attend, case_of, kept, made, reference, same_bits
 
-few = settings(max_examples=25, deadline=None, derandomize=True)
+few = settings(max_examples=16, deadline=None, derandomize=True)
 
 
 attribute_sets = st.fixed_dictionaries(
@@ -86,7 +86,7 @@ def test_column_is_independent_of_the_window_width(
         caches, at = dict(zip(caches, written, strict=True)), at + width
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 8),

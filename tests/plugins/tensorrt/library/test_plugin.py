@@ -166,7 +166,7 @@ def calls(draw: Any) -> tuple[str, list[str], list[list[int | str]]]:
     return spec.name, dtypes, shapes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(calls())
 def test_types_and_shapes_are_inferred_and_rejected_per_spec(
     shared: StandIn, call: tuple[str, Sequence[str], Sequence[Sequence[int | str]]]
