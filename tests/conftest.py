@@ -29,7 +29,7 @@ pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 
 # Examples are the same in every run; `--hypothesis-profile explore` draws new ones, weekly in CI.
 settings.register_profile("explore", print_blob=True, deadline=None)  # a busy machine is not a failure
-settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("same")
 
 # The models of the tests are tiny: a second thread costs more than it saves, especially on a busy machine.

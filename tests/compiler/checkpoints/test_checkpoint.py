@@ -132,7 +132,7 @@ def test_missing_name_suggests_similar_ones(folder: Path) -> None:
         Checkpoint.open(folder).read("aa.weight")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(data=st.data())
 def test_no_truncated_file_is_read(folder: Path, data: st.DataObject) -> None:
     whole = (folder / "model.safetensors").read_bytes()
@@ -144,7 +144,7 @@ def test_no_truncated_file_is_read(folder: Path, data: st.DataObject) -> None:
         (folder / "model.safetensors").write_bytes(whole)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(data=st.data())
 def test_damage_is_refused_or_harmless_but_never_a_crash(folder: Path, data: st.DataObject) -> None:
     whole = (folder / "model.safetensors").read_bytes()
