@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tree import ROOT, package_files, parsed, require, write_tree
+from tests.house.tree import ROOT, nodes_of, package_files, parsed, require, write_tree
 
 # Retired names, and the ones that took their place.
 NAMES: Mapping[str, str] = {
@@ -180,14 +180,14 @@ PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *(str(p.relative_to(ROOT
 
 def defined(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, name) of every class and function."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name
 
 
 def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, name) of every parameter, and of everything that is assigned: local variables, fields and attributes."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield node.lineno, name
@@ -195,7 +195,7 @@ def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of every string literal, parts of f-strings and docstrings included."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
@@ -232,7 +232,7 @@ def question_docstrings(root: Path, paths: list[Path]) -> list[str]:
     """``path:line`` of every docstring that begins with What, Whether or How."""
     found = []
     for path in paths:
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(parsed(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node) or ""
                 if re.match(r"(What|Whether|How)\b", text):

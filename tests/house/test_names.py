@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.house import allowed
 from tests.house.test_tracked import tracked_files
-from tests.house.tree import ROOT, package_files, parsed, require, write_tree
+from tests.house.tree import ROOT, nodes_of, package_files, parsed, require, write_tree
 
 # ------------------------------------------------------------------------------------------------- class names
 
@@ -19,7 +19,7 @@ def classes_twice(root: Path) -> list[str]:
     """Names that more than one class of the package has, with the files: also private and inner ones."""
     homes = defaultdict(list)
     for path in package_files(root):
-        for node in ast.walk(parsed(path, root)):
+        for node in nodes_of(parsed(path, root)):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(path.as_posix())
     return [f"{name}: {', '.join(paths)}" for name, paths in homes.items() if len(paths) > 1]

@@ -18,10 +18,20 @@ def package_files(root: Path = ROOT) -> list[Path]:
     return [path.relative_to(root) for folder in PACKAGED for path in sorted((root / folder).rglob("*.py"))]
 
 
-@cache
 def parsed(path: Path, root: Path = ROOT) -> ast.Module:
-    """The syntax tree of a file, given relative to the root."""
-    return ast.parse((root / path).read_text(encoding="utf-8"))
+    """The syntax tree of a file, given relative to the root. None of the tests may change it."""
+    return _parsed(root / path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Every node of a file, once for all rules."""
+    return tuple(ast.walk(tree))
 
 
 def package_of(path: Path) -> str:
