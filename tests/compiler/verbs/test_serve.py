@@ -58,8 +58,10 @@ def _begun(url: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(begun))
 
 
-def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
-    with serving(talking_engine, "--max-batch-size", "1") as (process, url):
+def test_responses_that_do_not_fit_are_not_stored_and_a_second_stop_does_not_wait(talking_engine: Path) -> None:
+    """One server, since each takes a second to begin."""
+    with serving(talking_engine, "--max-batch-size", "1", "--response-store-bytes", "0") as (process, url):
+        assert _status_of_a_stored_response(url) == 404
         body = json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
         with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body), timeout=60) as response:
             assert response.readline().startswith(b"data: ")
@@ -69,32 +71,28 @@ def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
             process.communicate(timeout=10)
 
 
-def test_flags_control_access_and_limits(talking_engine: Path) -> None:
-    site, flags = "https://example.com", ("--allowed-host", "ai.example.com", "--max-body-bytes", "1KiB")
-
-    def status(url: str, host: str, body: bytes | None = None) -> tuple[int, str | None]:
-        headers = {"Host": host, "Origin": site, "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{url}/{'detokenize' if body else 'health'}", body, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return response.status, response.headers["Access-Control-Allow-Origin"]
-        except urllib.error.HTTPError as error:
-            return error.code, error.headers["Access-Control-Allow-Origin"]
-
-    with serving(talking_engine, "--cors-origin", site, *flags) as (_, url):
-        assert status(url, "ai.example.com") == (200, site)
-        assert status(url, "ai.example.com", b'{"tokens": [5]}') == (200, site)
-        assert status(url, "localhost", b" " * 1025) == (413, site)
-        assert status(url, "evil.example") == (403, site)
-
-
-def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path: Path) -> None:
-    template = tmp_path / "own.jinja"
+def test_flags_set_access_limits_template_context_and_root_path(talking_engine: Path, tmp_path: Path) -> None:
+    site, template = "https://example.com", tmp_path / "own.jinja"
     template.write_text("{{ messages[0].content }}!")
     flags = ("--chat-template", str(template), "--max-model-len", "24", "--root-path", "/llm/")
     flags += ("--max-prefill-tokens", "16")
-    flags += ("--per-request-spec-decode-metrics", "summary")
-    with serving(talking_engine, *flags, "--trust-request-chat-template") as (_, url):
+    flags += ("--per-request-spec-decode-metrics", "summary", "--trust-request-chat-template")
+    flags += ("--cors-origin", site, "--allowed-host", "ai.example.com", "--max-body-bytes", "1KiB")
+    with serving(talking_engine, *flags) as (_, url):
+
+        def status(host: str, body: bytes | None = None) -> tuple[int, str | None]:
+            headers = {"Host": host, "Origin": site, "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{url}/{'detokenize' if body else 'health'}", body, headers)
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return response.status, response.headers["Access-Control-Allow-Origin"]
+            except urllib.error.HTTPError as error:
+                return error.code, error.headers["Access-Control-Allow-Origin"]
+
+        assert status("ai.example.com") == (200, site)
+        assert status("ai.example.com", b'{"tokens": [5]}') == (200, site)
+        assert status("localhost", b" " * 1025) == (413, site)
+        assert status("evil.example") == (403, site)
 
         def asked(path: str, **body: Any) -> Any:
             request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode())
@@ -129,11 +127,6 @@ def test_flags_choose_and_name_drafters(drafters_folder: Path) -> None:
             for fields in ({}, {"draft": "noisy"}, {"model": "first"}, {"draft": "none"})
         }
         assert len(texts) == 1
-
-
-def test_responses_that_do_not_fit_are_not_stored(talking_engine: Path) -> None:
-    with serving(talking_engine, "--response-store-bytes", "0") as (_, url):
-        assert _status_of_a_stored_response(url) == 404
 
 
 def _status_of_a_stored_response(url: str) -> int:
