@@ -220,7 +220,8 @@ def test_head_without_an_embedding_reads_the_codes_that_a_build_would_share(
     """Of a quantized embedding, which the drafter of the build reads too: it is the same head."""
     change(head, embed_tokens__weight=None)
     out = tmp_path / "engine"
-    build(BUILD.request(model=str(tiny_pair.target), draft=str(head), out=out, max_seq_len=64, precision="int8"))
+    asked = {"model": str(tiny_pair.target), "draft": str(head), "max_seq_len": 64, "num_speculative_tokens": 2}
+    build(BUILD.request(**asked, out=out, precision="int8"))
     add_drafter(DrafterRequest(out, str(head), "again"))
     sizes = {(out / "target" / f"{name}drafter.onnx.data").stat().st_size for name in ("", "again+")}
     assert len(sizes) == 1
@@ -243,7 +244,8 @@ def test_changed_checkpoint_of_the_target_is_refused_as_a_source_of_weights(
     pair: Pair, head: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "engine"
-    build(BUILD.request(model=str(pair.target), draft=str(pair.head), out=out, max_seq_len=64))
+    asked = {"model": str(pair.target), "draft": str(pair.head), "max_seq_len": 64, "num_speculative_tokens": 2}
+    build(BUILD.request(**asked, out=out))
     configure(pair.target, some_entry=1)
     add_drafter(DrafterRequest(out, str(head), "whole"))  # needs nothing of it
     change(head, embed_tokens__weight=None)
