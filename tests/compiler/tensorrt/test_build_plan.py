@@ -82,7 +82,7 @@ def test_every_family_builds(family: str, width: Width, halves_of: Make, tmp_pat
 
 
 def test_progress_grows_to_the_end_and_memory_is_the_child_s_own(tmp_path: Path) -> None:
-    weight = bytearray(b"peagle" * (100 << 20))  # our own; a child process inherits it
+    weight = bytearray(b"peagle") * (100 << 20)  # our own; a child process inherits it
     watched = Watched()
     facts = build_plan(request(written(tmp_path)), tmp_path / "plan", watched)
     assert watched.steps == ["build small plan of 1000"]
@@ -92,14 +92,8 @@ def test_progress_grows_to_the_end_and_memory_is_the_child_s_own(tmp_path: Path)
     assert 0 < facts.seconds < 60
 
 
-def test_tensorrt_log_is_kept_complete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_limit_is_applied_and_the_log_is_complete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "peagle")
-    build_plan(request(written(tmp_path)), tmp_path / "plan", Quiet())
-    levels = {record.levelno for record in caplog.records if "tensorrt-rtx: " in record.getMessage()}
-    assert {logging.INFO, logging.DEBUG} <= levels
-
-
-def test_every_limit_is_applied(tmp_path: Path) -> None:
     asked = request(
         written(tmp_path),
         workspace_bytes=1 << 28,
@@ -107,6 +101,8 @@ def test_every_limit_is_applied(tmp_path: Path) -> None:
         timing_cache=tmp_path / "timings",
     )
     assert build_plan(asked, tmp_path / "new folder" / "plan", Quiet()).size > 0
+    levels = {record.levelno for record in caplog.records if "tensorrt-rtx: " in record.getMessage()}
+    assert {logging.INFO, logging.DEBUG} <= levels
 
 
 @pytest.mark.parametrize(
@@ -217,7 +213,9 @@ build_plan(PlanRequest.from_json(sys.argv[1]), Path(sys.argv[2]), Watched(lambda
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+)
 def test_a_stopped_command_takes_its_building_process_along(
     number: signal.Signals, halves_of: Make, tmp_path: Path
 ) -> None:
