@@ -137,7 +137,9 @@ def test_chat_streams_remembers_interrupts_and_exits(terminal: Terminal, talking
     assert terminal.ended() == 0
 
 
-@pytest.mark.parametrize("plain", [("--num-speculative-tokens", 0), ("--draft", "none")])
+@pytest.mark.parametrize(
+    "plain", [pytest.param(("--num-speculative-tokens", 0), marks=pytest.mark.slow), ("--draft", "none")]
+)
 def test_interrupted_answer_stays_in_the_dialogue(talking_engine: Path, plain: tuple[str, str | int]) -> None:
     terminal = Terminal(talking_engine, "--max-tokens", 1500, "--threads", 1, *plain, NO_COLOR="1")
     try:

@@ -221,7 +221,9 @@ with remove_on_exit(Path({str(tmp_path / "folder")!r})):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGALRM]
+)
 def test_late_stop_keeps_the_exit_code(number: signal.Signals) -> None:
     program = f"""
 import os, sys
