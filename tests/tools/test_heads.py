@@ -33,7 +33,7 @@ from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import family_for
 
 TAPS = (1, 2, 3)
-STEPS = 24
+STEPS = 18
 SHAPE = HeadShape(layers=2, intermediate=32, heads=4, kv_heads=2, draft_vocabulary=1024, depth=4)
 
 

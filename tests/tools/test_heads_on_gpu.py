@@ -91,8 +91,8 @@ def test_training_improves_a_head_and_can_end_by_time(
     lessons = PackedLessons.of(head_target, written, TAPS)
     torch.manual_seed(5)
     head = start_head(head_target, SHAPE, TAPS, 7, method, torch.arange(SHAPE.draft_vocabulary), lessons.aux.float())
-    steps, _, curve = train(head, lessons, 8, math.inf, 1, tmp_path / "head", steps=40, report_every=1)
-    assert steps == len(curve) == 40
+    steps, _, curve = train(head, lessons, 8, math.inf, 1, tmp_path / "head", steps=24, report_every=1)
+    assert steps == len(curve) == 24
     assert curve[-1].loss < curve[0].loss
     assert load_head(tmp_path / "head", head_target).method == method
     steps, seconds, _ = train(head, lessons, 8, 0.2, 1, tmp_path / "head")
