@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.graphs import graph_files
-from peagle.graphs.layer_trials import base_layers, run_trials
+from peagle.graphs import graph_files, layer_trials
+from peagle.graphs.layer_trials import base_layers
 from peagle.graphs.lowering import LOWERINGS
 from tests.graphs.traced import CACHE, Traced
 from tests.models import CONFIGS
@@ -25,9 +25,10 @@ def _operators(model: ir.Model) -> Counter[str]:
     "family",
     ["qwen3-moe", pytest.param("gpt-oss", marks=pytest.mark.slow), pytest.param("gemma-4", marks=pytest.mark.slow)],
 )
+@pytest.mark.usefixtures("trials_once")
 def test_extrapolated_operators_match_the_full_trace(family: str, trace_of: Callable[[str], Traced]) -> None:
     traced = trace_of(family)
-    trials = run_trials(CONFIGS[family], traced.target)
+    trials = layer_trials.run_trials(CONFIGS[family], traced.target)
     assert trials.traced_layers < traced.target.num_layers
     assert trials.operators() == _operators(graph_files.load(traced.folder / "target.onnx"))
     for lowering in LOWERINGS:
