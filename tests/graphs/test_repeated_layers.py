@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.graphs import graph_files
@@ -86,6 +86,7 @@ def _traced(kinds: Sequence[str], taps: Sequence[int]) -> ir.Model:
     return ir.Model(graph, ir_version=11)
 
 
+@settings(max_examples=40)
 @given(st.data(), st.lists(st.sampled_from(["full", "sliding"]), min_size=2, max_size=9))
 def test_repeated_layers_are_those_of_a_full_trace(data: st.DataObject, kinds: list[str]) -> None:
     taps = sorted(data.draw(st.sets(st.integers(0, len(kinds) - 1), max_size=3)))

@@ -47,7 +47,7 @@ def _run(model: onnx.ModelProto, logits: np.ndarray) -> list[np.ndarray]:
 
 
 @given(seed=st.integers(0, 999), scale=st.sampled_from([0.1, 1.0, 30.0]))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def test_experts_are_the_same_and_so_are_their_scores(seed: int, scale: float) -> None:
     before, after = _model(), _rewritten(_model())
     assert Counter(node.op_type for node in after.graph.node) == {"TopK": 1, "Softmax": 1}
@@ -94,7 +94,7 @@ def _weighed(scores: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 
 @given(seed=st.integers(0, 999), scale=st.sampled_from([0.5, 2.0, 50.0]))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def test_dense_experts_are_weighed_in_their_sum_also_with_equal_logits(seed: int, scale: float) -> None:
     models = _weighed("Softmax<axis = -1>(selected)")
     kinds = Counter(node.op_type for node in models[1].graph.node)
