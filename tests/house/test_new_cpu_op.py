@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +110,6 @@ class GatedSilu(RewriteRuleClassBase):
         return op.GatedSilu(gate, up, _domain=DOMAIN)
 
 
-@dataclass(frozen=True)
-class InFolder(OpSpec):
-    """The op as if its folder were this one."""
-
-    folder_of_kernel: Path = Path()
-
-    @property
-    def home(self) -> Path:
-        return self.folder_of_kernel
-
-
 def try_new_op(library: Path) -> str:
     """Test the op's own cases. A process that does not know the op would test all others, slow without optimization."""
     options = onnxruntime.SessionOptions()
@@ -132,12 +120,16 @@ def try_new_op(library: Path) -> str:
 
 
 @contextmanager
-def registered(folder: Path) -> Iterator[None]:
-    """The two lines that a new op costs: it is listed among the ops, and its rule among those of the lowering."""
-    (folder / "kernel.cpp").write_text(KERNEL)
-    spec = InFolder(**vars(SPEC), folder_of_kernel=folder)
+def registered() -> Iterator[None]:
+    """The two lines that a new op costs: it is listed among the ops, and its rule among those of the lowering.
+
+    The op's folder is this one. A kernel in a folder of each run would be compiled in each run, as its path is part of
+    the source.
+    """
+    text = sources._text
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(OPS, "GatedSilu", spec)  # type: ignore[arg-type]
+        patch.setitem(OPS, "GatedSilu", SPEC)  # type: ignore[arg-type]
+        patch.setattr(sources, "_text", lambda path: KERNEL if path == SPEC.home / "kernel.cpp" else text(path))
         patch.setattr(lowering, "RULES", RewriteRuleSet([GatedSilu.rule(), *lowering.RULES]))
         # Without optimization, the library is compiled in a third of the time.
         options = tuple("-O0" if option == "-O3" else option for option in sources.OPTIONS)
@@ -156,7 +148,7 @@ def test_an_op_that_is_defined_here_runs_in_an_engine(
 ) -> None:
     pair = ("--model", tiny_pair.target, "--draft", tiny_pair.head)
     ask = ("build", *pair, "--num-speculative-tokens", "2", "--max-seq-len", "64")
-    with monkeypatch.context() as patch, registered(tmp_path):
+    with monkeypatch.context() as patch, registered():
         patch.setenv("PEAGLE_CACHE", cache_with_the_traces(tmp_path / "cache"))  # no stage knows of the new rule
         made = cli(*ask, "--out", tmp_path / "with")
         assert made.code == 0, made.err
