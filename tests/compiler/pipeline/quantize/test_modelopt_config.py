@@ -17,7 +17,7 @@ _MODULES = st.sets(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=30)
 @given(modules=_MODULES, data=st.data())
 def test_excluded_modules_pattern_matches_exactly_the_unquantized_ones(modules: set[str], data: st.DataObject) -> None:
     wide = data.draw(st.sets(st.sampled_from(sorted(modules)))) | {"lm_head"}

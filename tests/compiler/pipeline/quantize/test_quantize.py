@@ -37,6 +37,8 @@ from tests.fixtures.commands import Run
 from tests.models import CONFIGS, Pair, make_pair
 
 FAMILIES = ("llama", "qwen3", "qwen3-moe", "gemma-4")
+# Each family in one type, and each type with and without experts.
+QUICK = [(torch.float32, "qwen3-moe"), (torch.float32, "llama"), (torch.bfloat16, "qwen3"), (torch.bfloat16, "gemma-4")]
 Tiny = Callable[[str], Pair]
 Tensors = dict[str, torch.Tensor]
 
@@ -118,10 +120,16 @@ def test_a_quantized_checkpoint_is_inspected(cli: Run, tiny: Tiny, tmp_path: Pat
     assert cli("inspect", out).code == 5
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "family"),
+    [
+        pytest.param(dtype, family, marks=[] if (dtype, family) in QUICK else pytest.mark.slow)
+        for dtype in (torch.float32, torch.bfloat16)
+        for family in FAMILIES
+    ],
+)
 def test_matrices_are_quantized_and_other_tensors_unchanged(
-    family: str, dtype: torch.dtype, tiny: Tiny, tmp_path: Path
+    dtype: torch.dtype, family: str, tiny: Tiny, tmp_path: Path
 ) -> None:
     target = Path(shutil.copytree(tiny(family).target, tmp_path / "target"))
     source = {name: tensor.to(dtype) for name, tensor in stored(target).items()}
