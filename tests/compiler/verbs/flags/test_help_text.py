@@ -40,7 +40,7 @@ def test_every_verb_is_looked_at() -> None:
     assert {"$SM_VLLM_SPECULATIVE_CONFIG", "PEAGLE_API_KEY"} <= names_of(VERBS["serve",])
 
 
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("names", VERBS, ids=" ".join)
 def test_option_names_are_not_truncated(
     cli: Run, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], columns: int
