@@ -175,7 +175,7 @@ def _tree(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
 @given(data=st.data())
 def test_all_damage_is_reported_in_one_error_before_writing(pair: Pair, tmp_path: Path, data: st.DataObject) -> None:
     """Shards in any order, missing and misshapen tensors, extra ones with hostile names, a truncated file."""

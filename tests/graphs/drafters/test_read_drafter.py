@@ -126,7 +126,7 @@ ENTRIES = sorted({
 })  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(change=st.dictionaries(st.sampled_from(ENTRIES), JSON, max_size=4))
 def test_any_config_is_read_or_rejected(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]

@@ -134,7 +134,7 @@ ENTRIES = sorted({name for config in CONFIGS.values() for name in (*config, *con
 } - {"architectures"})  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(family=st.sampled_from(sorted(CONFIGS)), change=st.dictionaries(st.sampled_from(ENTRIES), ODD, max_size=3))
 def test_any_configuration_is_described_or_rejected(family: str, change: dict[str, Any]) -> None:
     config = changed(family, change)

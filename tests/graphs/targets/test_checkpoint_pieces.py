@@ -60,7 +60,7 @@ def test_tensors_known_to_be_useless_are_accepted(whole: tuple[str, dict[str, Sh
     check(name, stored | more, shapes)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_all_problems_are_reported_together(
     whole: tuple[str, dict[str, Shape], dict[str, Shape]], data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.checkpoints.known_pairs import PAIRS
@@ -29,6 +29,7 @@ def test_known_lengths_are_reproduced(lengths: AcceptanceLengths) -> None:
         assert lengths.tokens(k) == pytest.approx(tokens, abs=1e-6)
 
 
+@settings(max_examples=40)
 @given(_possible())
 def test_more_drafts_yield_more_tokens_and_at_most_one_each(lengths: AcceptanceLengths) -> None:
     tokens = [lengths.tokens(k) for k in range(40)]
