@@ -233,7 +233,7 @@ def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8, *, told: 
     forks=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_one_layer_matches_the_reference(
     width: int,
     starts: list[int],

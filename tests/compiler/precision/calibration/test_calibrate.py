@@ -32,7 +32,10 @@ FAMILIES = ("llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4", "gemma-4-moe")
 Tiny = Callable[[str], Pair]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Gemma-4 with experts has all layers of Gemma-4 without.
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow if name == "gemma-4" else []) for name in FAMILIES]
+)
 def test_equals_the_whole_model_bit_for_bit(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
     samples = random_samples(23, 40, 1, 9)  # sliding windows of 8 fit in them
     scales = calibrated(tiny(family), samples)

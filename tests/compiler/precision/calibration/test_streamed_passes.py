@@ -21,7 +21,10 @@ Tiny = Callable[[str], Pair]
 TEXTS = random_samples(23, 40, 1, 9).ids  # sliding windows of 8 fit in them
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+# Gemma-4 with experts has all layers of Gemma-4 without.
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow if name == "gemma-4" else []) for name in CONFIGS]
+)
 def test_streamed_logits_and_taps_match_the_whole_model(family: str, tiny: Tiny, tmp_path: Path) -> None:
     target = Target.open(tiny(family).target).with_taps((0, 2, 3))
     whole = load_target(target.folder, target.config)
