@@ -445,9 +445,8 @@ def test_ctrl_c_while_publishing_leaves_no_engine_and_the_next_build_resumes(
     assert set(_reused(cli, out)) >= {"trace target", "attach target", "trace drafter", "attach drafter"}
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_during_a_step_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
     cache, out = tmp_path / "cache", tmp_path / "engine"
     command = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", "build", "demo", "--out", str(out)]
