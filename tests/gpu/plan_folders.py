@@ -55,7 +55,7 @@ def open_plans(name: str, folder: Path) -> tuple[Manifest, Path]:
     carried = os.environ.get(FOLDER)
     made = Path(carried).resolve() / name if carried else folder / "made"
     if not carried:
-        make(name, made, folder.parent / "plan-pairs")
+        make(name, made, *_built(KINDS[name].pair, folder.parent / "plan-pairs"))
     manifest = Manifest.read(made)
     for half, part in manifest.parts.items():
         profiles: tuple[Profile, ...] = part.plan.profiles if part.plan else ()
@@ -63,12 +63,11 @@ def open_plans(name: str, folder: Path) -> tuple[Manifest, Path]:
     return manifest, made
 
 
-def make(name: str, folder: Path, pairs: Path) -> None:
-    """Make the folder of a kind of engine; its pair is put into ``pairs`` unless it is there."""
+def make(name: str, folder: Path, pair: Pair, engine: Path) -> None:
+    """Make the folder of a kind of engine from its pair, and from the engine of ONNX Runtime that was built from it."""
     from tests.engines.backends.plan_engine import lowered, plan_manifest
 
     kind = KINDS[name]
-    pair, engine = _built(kind.pair, pairs)
     manifest = Manifest.read(engine)
     length = _FP8_LENGTH if kind.cache_scale else manifest.shapes.cache_length
     manifest = replace(manifest, shapes=replace(manifest.shapes, cache_length=length))
@@ -110,5 +109,5 @@ def _built(pair: str, pairs: Path) -> tuple[Pair, Path]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as aside:
-        for each in KINDS:
-            make(each, Path(sys.argv[1]) / each, Path(aside))
+        for each, kind in KINDS.items():
+            make(each, Path(sys.argv[1]) / each, *_built(kind.pair, Path(aside)))

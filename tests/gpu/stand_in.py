@@ -1,11 +1,11 @@
 """A pytest plugin that stands in for the GPU, so that tests/gpu runs on a machine without one.
 
 ``python -m pytest -p tests.gpu.stand_in -m gpu tests/gpu`` runs every test, with the first of its parameters, from its
-fixtures to its last assertion. Device memory is the host's, a launch runs the NumPy reference after the launcher's own
-checks, and a build for a GPU gives the demo engine of ONNX Runtime; plans that PyTorch runs come from the folder that
-``PEAGLE_TEST_PLANS`` names. In those, the values of the device are told from the host's, and what CUDA does not allow
-while a graph is captured is an error. This proves nothing about a GPU. It finds a test that no longer fits the code it
-calls.
+fixtures to its last assertion; with ``-m "gpu and not slow"``, those that ``BY_DEFAULT`` names. Device memory is the
+host's, a launch runs the NumPy reference after the launcher's own checks, and a build for a GPU gives the demo engine
+of ONNX Runtime; plans that PyTorch runs come from the folder that ``PEAGLE_TEST_PLANS`` names. In those, the values of
+the device are told from the host's, and what CUDA does not allow while a graph is captured is an error. This proves
+nothing about a GPU. It finds a test that no longer fits the code it calls.
 """
 
 from __future__ import annotations
@@ -50,19 +50,22 @@ DEMO_ENGINE = "PEAGLE_TEST_DEMO_ENGINE"  # the folder of an engine that every bu
 PLUGIN_LIBRARY = "PEAGLE_TEST_PLUGIN_LIBRARY"  # a library whose kernels nobody may launch
 MAX_THREADS = 1024  # of a block, on every GPU there is
 SM = 120
-# Only with the slow tests: tests of tests/engines/backends/tensorrt, which run there by default with ONNX Runtime, and
-# whose passes with PyTorch are those of other tests here; and one that launches again what others launch.
-LEFT_OUT = frozenset({
-    "test_a_round_is_captured_once_per_k_and_replayed",
-    "test_adaptive_k_changes_no_text_and_captures_everything_at_first",
-    "test_an_abandoned_stream_leaves_the_engine_usable", "test_any_batch_at_any_k_gives_onnx_runtime_s_text",
-    "test_any_options_give_onnx_runtime_s_result", "test_drafters_come_and_go_while_requests_run",
-    "test_each_pass_of_a_round_that_waits_is_captured_once", "test_experts_of_gpt_oss_width_and_a_window_of_any_size",
-    "test_forced_tokens_are_drafted_beyond_k", "test_logits_between_two_generations_leave_no_trace",
-    "test_only_rows_that_ask_are_read", "test_prompt_chunking_changes_nothing",
-    "test_prompts_that_begin_alike_are_copied_and_have_the_same_text_and_drafts",
-    "test_rounds_are_captured_once_and_the_host_is_one_behind", "test_rounds_that_were_dropped_are_made_anew",
-    "test_shared_blocks_of_prompts_and_answers_are_read_once", "test_twenty_launches_are_bit_identical",
+# By default, a few tests of each module, which call most of what its others call; all of them with the slow tests. The
+# tests of the runtime and its parts run in tests/engines/backends/tensorrt too, by default, with ONNX Runtime.
+BY_DEFAULT = frozenset({
+    "test_a_buffer_is_reused_once_its_copy_is_dropped_and_not_before",
+    "test_a_captured_round_of_trees_writes_the_same_text_and_leaves_an_entry_for_every_token_of_it",
+    "test_a_plan_runs_with_the_library_in_place_of_the_plugins_of_python",
+    "test_arguments_that_do_not_fit_the_spec_are_refused", "test_batches_and_draft_counts_up_to_the_largest",
+    "test_cache_writes_of_real_size", "test_captured_graph_runs_at_each_replay",
+    "test_drafts_of_every_round_are_onnx_runtime_s", "test_driver_failure_is_reported",
+    "test_empty_batch_launches_nothing", "test_experts_in_fp8_are_built_and_drafts_change_no_token",
+    "test_half_precision_logits_become_float32", "test_invalid_machine_code_is_rejected",
+    "test_kept_positions_are_restored_in_any_slot_and_nowhere_else", "test_library_plugin_matches_the_reference",
+    "test_logits_are_close_to_onnx_runtime", "test_other_gpu_is_rejected",
+    "test_rounds_read_what_the_texts_ask_for", "test_routed_experts_match_the_reference_bit_for_bit",
+    "test_structured_output_follows_its_grammar",
+    "test_the_captured_round_writes_the_text_of_plain_decoding_on_the_host", "test_the_host_is_one_round_behind",
 })  # fmt: skip
 _GPU = torch.device("cuda", 0)
 
@@ -328,9 +331,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one item of each test function: other sizes and types take the same steps. Some are left to slow tests."""
+    """Keep one item of each test function: other sizes and types take the same steps. Most are left to slow tests."""
     first = {(item.path, getattr(item, "originalname", item.name)): item for item in reversed(items)}
-    left_out = LEFT_OUT if "not slow" in config.option.markexpr else ()
-    kept = {item for (_, name), item in first.items() if name not in left_out}
+    is_short = "not slow" in config.option.markexpr
+    kept = {item for (_, name), item in first.items() if not is_short or name in BY_DEFAULT}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
