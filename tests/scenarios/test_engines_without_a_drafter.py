@@ -46,6 +46,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_target(tmp_path_factory.mktemp("small") / "target", CONFIGS["qwen3"] | {"num_hidden_layers": 2})
 
 
+@pytest.fixture(scope="module")
+def small_engine(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its engine, to be read only."""
+    from peagle.compiler.cli import run_cli
+
+    out = tmp_path_factory.mktemp("small") / "engine"
+    assert run_cli(["build", str(small), *PLAIN, "--max-seq-len", "96", "--out", str(out)]) == 0
+    return out
+
+
 def ids(engine: Engine, params: SamplingParams, **more: int) -> list[tuple[int, ...]]:
     return [output.token_ids for output in engine.generate(CODE, params, **more)]
 
@@ -117,11 +127,12 @@ def test_only_parity_is_verified(cli: Run, plain: Path) -> None:
     assert [(check["name"], check["status"]) for check in verdict["parity"]] == [("target logits", "passed")]
 
 
-def test_precision_cost_is_measured_on_the_target(cli: Run, small: Path, tmp_path: Path) -> None:
+def test_precision_cost_is_measured_on_the_target(cli: Run, tmp_path: Path) -> None:
+    target = save_target(tmp_path / "target", CONFIGS["qwen3"] | {"num_hidden_layers": 1})
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(json.dumps({"input_ids": [i + j for j in range(40)]}) + "\n" for i in (2, 9, 40)))
     out = tmp_path / "int8"
-    done = cli("build", small, *PLAIN, "--precision", "int8", "--max-seq-len", 64, "--out", out)
+    done = cli("build", target, *PLAIN, "--precision", "int8", "--max-seq-len", 64, "--out", out)
     assert done.code == 0, done.err
     done = cli("verify", out, "--data", texts, "--max-perplexity-increase", 1000, "--bisect", "--json")
     precision = json.loads(done.out)["precision"]
@@ -180,11 +191,8 @@ def test_it_is_planned_without_a_drafter(cli: Run, small: Path) -> None:
     assert plan["cache_length"] == plan["max_seq_len"] + 2
 
 
-def test_two_layer_target_needs_no_head(cli: Run, small: Path, tmp_path: Path) -> None:
-    out = tmp_path / "engine"
-    done = cli("build", small, *PLAIN, "--max-seq-len", 64, "--out", out)
-    assert done.code == 0, done.err
-    (output,) = Engine.load(out).generate([[1, 2, 3]], SamplingParams(max_tokens=9, ignore_eos=True))
+def test_two_layer_target_needs_no_head(cli: Run, small: Path, small_engine: Path, tmp_path: Path) -> None:
+    (output,) = Engine.load(small_engine).generate([[1, 2, 3]], SamplingParams(max_tokens=9, ignore_eos=True))
     assert len(output.token_ids) == 9
     done = cli("export", small, *PLAIN, "--max-seq-len", 64, "--out", tmp_path / "onnx")
     assert done.code == 0, done.err
@@ -213,12 +221,12 @@ def test_any_target_is_fetched_alone(
     assert (repeated["model"], repeated["revision"], repeated["draft"]) == (model, "c" * 40, None)
 
 
-def test_target_only_plans_give_the_same_text(plain: Path, tmp_path: Path) -> None:
+def test_target_only_plans_give_the_same_text(small: Path, small_engine: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in: profiles, memory and windows without a drafter."""
-    manifest, reference = Manifest.read(plain), Engine.load(plain)
-    half = target_component(Target.open(Path(manifest.target.origin.source)))
+    manifest, reference = Manifest.read(small_engine), Engine.load(small_engine)
+    half = target_component(Target.open(small))
     graphs = {"target": lowered_half(half, "float32", manifest.shapes.cache_length)}
-    engine, _ = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), plain, slots=3)
+    engine, _ = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), small_engine, slots=3)
     outputs, expected = (each.generate(PROMPTS, MIXED) for each in (engine, reference))
     assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
     text = list(range(5, 15))

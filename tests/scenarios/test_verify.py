@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.cli import run_cli
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
@@ -58,8 +60,12 @@ def measured(engine: Path, request: MeasureRequest) -> Precision:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path)
+
+
+def write_data(folder: Path) -> Path:
     """Few and short texts: what they are does not matter to a random model."""
-    path = tmp_path / "data.jsonl"
+    path = folder / "data.jsonl"
     ids = [[(7 * i + 3 * j * j) % 90 + 2 for j in range(48)] for i in range(4)]
     path.write_text("".join(json.dumps({"input_ids": each}) + "\n" for each in ids))
     return path
@@ -92,10 +98,22 @@ def clipped(tiny: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(pair, folder / "engine", "fp8")
 
 
-def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Run) -> None:
-    done = cli("verify", int8, *SHORT, "--data", data, "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)["precision"]
+@pytest.fixture(scope="module")
+def data_of_int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def verdict(int8: Path, data_of_int8: Path) -> dict[str, Any]:
+    """What ``verify`` writes of the int8 engine."""
+    arguments = ["verify", int8, *SHORT, "--data", data_of_int8]
+    assert run_cli([str(each) for each in arguments]) == 0
+    content: dict[str, Any] = json.loads((int8 / FILE_NAME).read_text())
+    return content
+
+
+def test_an_int8_engine_is_measured_against_fp32(verdict: dict[str, Any]) -> None:
+    found = verdict["precision"]
     assert (found["status"], found["recipe"], found["measured"]) == ("passed", "int8", RUN)
     assert (found["logits"]["texts"], found["logits"]["tokens"]) == (4, 4 * 48)
     assert 0 < found["logits"]["kl_mean"] < 0.05
@@ -105,11 +123,10 @@ def test_an_int8_engine_is_measured_against_fp32(int8: Path, data: Path, cli: Ru
     assert found["greedy"]["prompts"] == found["acceptance"]["prompts"] == 8
     assert found["drafter_acceptance"]["prompts"] == 8, "beside the same target with a wide drafter"
     assert found["notes"] == []
-    assert json.loads((int8 / FILE_NAME).read_text()) == json.loads(done.out)
-    assert json.loads(done.out)["parts"] == {
+    assert verdict["parts"] == {
         "losslessness": "passed", "text": "passed", "parity": "not needed", "precision": "passed",
     }  # fmt: skip
-    assert "the engine is in int8" in json.loads(done.out)["not_needed"]["parity"]
+    assert "the engine is in int8" in verdict["not_needed"]["parity"]
 
 
 def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
@@ -118,14 +135,15 @@ def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
         assert measure(int8, replace(manifest, precision=table), None, MeasureRequest(), Quiet()) is None
 
 
-def test_layerwise_reference_gives_the_same_numbers(int8: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = measured(int8, MeasureRequest(data))
+def test_layerwise_reference_gives_the_same_numbers(
+    int8: Path, data_of_int8: Path, verdict: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = verdict["precision"]
     monkeypatch.setattr(measure_precision, "UnpublishedPairs", lambda *_: pytest.fail("it made the pair"))
-    found = measured(int8, MeasureRequest(data, reference="streamed"))
-    assert (found.status, found.measured, found.against) == (whole.status, RUN, STREAMED)
-    assert whole.logits is not None
+    found = measured(int8, MeasureRequest(data_of_int8, reference="streamed"))
+    assert (found.status, found.measured, found.against) == (whole["status"], RUN, STREAMED)
     assert found.logits is not None
-    assert asdict(found.logits) == pytest.approx(asdict(whole.logits), rel=1e-3)
+    assert asdict(found.logits) == pytest.approx(whole["logits"], rel=1e-3)
     assert (found.greedy, found.acceptance, found.layers) == (None, None, ())
     assert f"verify {int8} --only precision --reference pair" in found.notes[0]
 

@@ -268,10 +268,12 @@ def test_a_text_is_the_same_alone_and_among_others_where_experts_are_in_fp32(tmp
     file = gguf_files.write(
         tmp_path / "experts.gguf", "qwen3-moe", kinds=kinds, **SIZES, moe_intermediate_size=256
     ).file
-    options = BUILD.request(model=str(file), draft="ngram", max_seq_len=128, out=tmp_path / "engine")
+    options = BUILD.request(
+        model=str(file), draft="ngram", num_speculative_tokens=3, max_seq_len=128, out=tmp_path / "engine"
+    )
     with Engine.load(build(options).path, max_batch_size=4) as loaded:
         prompts = [np.random.default_rng(seed).integers(3, 250, 9 + seed).tolist() for seed in range(4)]
-        params = SamplingParams(max_tokens=40, ignore_eos=True, logprobs=0)
+        params = SamplingParams(max_tokens=24, ignore_eos=True, logprobs=0)
         alone = [loaded.generate([each], params, num_speculative_tokens=0)[0] for each in prompts]
         for k in (0, 3):
             among = loaded.generate(prompts, params, num_speculative_tokens=k)

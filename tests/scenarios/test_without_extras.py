@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WITHOUT_EXTRAS = """
 import importlib.util, json, sys
 from peagle.plugins.optional_packages import EXTRAS
@@ -35,30 +37,38 @@ def codes_without_extras(*commands: list[str]) -> list[tuple[int, str]]:
     return list(zip(codes, done.stderr.split("\nEND\n")[:-1], strict=True))
 
 
-def test_every_verb_names_its_missing_extra(demo_engine: Path, tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "out")]
-    told = codes_without_extras(
-        ["build", "--model", "demo", *out],
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("without") / "out"
+
+
+@pytest.fixture(scope="module")
+def told(demo_engine: Path, out: Path) -> dict[str, list[tuple[int, str]]]:
+    """What the commands of both groups told, in one process."""
+    run = ["run", str(demo_engine), "--prompt", "def f(", "--max-tokens", "3"]
+    works = [["models"], ["doctor"], ["inspect", str(demo_engine)], run]
+    demo = ["--model", "demo", "--out", str(out)]
+    names = [
+        ["build", *demo],
         ["build", "--model", "qwen3-coder-30b", "--dry-run"],
-        ["build", "--model", "demo", *out, "--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16"],
-        ["export", "--model", "demo", *out],
+        ["build", *demo, "--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16"],
+        ["export", *demo],
         ["export", "--model", "qwen3-coder-30b", "--dry-run"],
-        ["quantize", "--model", "demo", *out],
+        ["quantize", *demo],
         ["verify", str(demo_engine)],
-        ["build", "--model", "Owner/name", "--draft", "Owner/head", *out],
-    )
-    assert [code for code, _ in told] == [3] * len(told)
-    for _, text in told:
+        ["build", "--model", "Owner/name", "--draft", "Owner/head", "--out", str(out)],
+    ]
+    every = codes_without_extras(*works, *names)
+    return {"works": every[: len(works)], "names": every[len(works) :]}
+
+
+def test_every_verb_names_its_missing_extra(told: dict[str, list[tuple[int, str]]], out: Path) -> None:
+    assert [code for code, _ in told["names"]] == [3] * 8
+    for _, text in told["names"]:
         assert re.search(r"fix: .*pip install .*\[export(,rtx)?\]", text), text
         assert "internal error of peagle-compile" not in text
-    assert list(tmp_path.iterdir()) == []
+    assert list(out.parent.iterdir()) == []
 
 
-def test_extra_free_features_work(demo_engine: Path) -> None:
-    told = codes_without_extras(
-        ["models"],
-        ["doctor"],
-        ["inspect", str(demo_engine)],
-        ["run", str(demo_engine), "--prompt", "def f(", "--max-tokens", "3"],
-    )
-    assert [code for code, _ in told] == [0] * len(told), told
+def test_extra_free_features_work(told: dict[str, list[tuple[int, str]]]) -> None:
+    assert [code for code, _ in told["works"]] == [0] * 4, told["works"]
