@@ -169,7 +169,8 @@ def test_a_build_for_sm_120_has_the_plugins_in_its_plan(whole: Path, cli: Run, t
     texts.write_text((json.dumps({"text": "while b: a, b = b, a % b; " * 12}) + "\n") * 4)
     done = cli(
         "build", "--model", whole / "target", "--draft", "none", "--backend", "tensorrt-rtx", "--gpu", "sm_120",
-        "--precision", "fp8", "--calib-data", texts, "--max-seq-len", 128, "--out", out, "--json",
+        "--precision", "fp8", "--calib-data", texts, "--max-seq-len", 128, "--max-batch-size", 1, "--out", out,
+        "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
     report = json.loads((out / "build_report.json").read_text())

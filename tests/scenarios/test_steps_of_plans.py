@@ -30,6 +30,7 @@ pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 
 LAYERS = 3  # the caches are written after the last of them has read its own
 WIDE, FP8 = ("bf16", "bf16"), ("fp8", "modelopt-fp8")
+FORMS = [pytest.param(*WIDE, marks=pytest.mark.slow), FP8]
 SMALL: Mapping[str, int] = {
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "moe_intermediate_size": 256
 }  # fmt: skip
@@ -75,7 +76,7 @@ def layer_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Layer]:
     return make
 
 
-@pytest.mark.parametrize(("precision", "stored"), [WIDE, FP8])
+@pytest.mark.parametrize(("precision", "stored"), FORMS)
 def test_a_layer_with_experts_takes_fourteen_steps(precision: str, stored: str, layer_of: Callable[..., Layer]) -> None:
     _, steps, kinds = layer_of(precision, stored)
     assert len(steps) == 14
@@ -85,7 +86,7 @@ def test_a_layer_with_experts_takes_fourteen_steps(precision: str, stored: str, 
     assert len(narrow) == (4 * LAYERS if precision == "fp8" else 0)
 
 
-@pytest.mark.parametrize(("precision", "stored"), [WIDE, FP8])
+@pytest.mark.parametrize(("precision", "stored"), FORMS)
 def test_one_step_writes_all_caches_after_every_layer_has_read_its_own(
     precision: str, stored: str, layer_of: Callable[..., Layer]
 ) -> None:
