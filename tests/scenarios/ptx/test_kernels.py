@@ -6,7 +6,8 @@ nothing wrote, accesses out of bounds and barriers that some threads miss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -90,13 +91,15 @@ def passes_the_cases(op: str, dtype: str, sm: int, compiler: str) -> None:
 def one_of_each_op() -> Iterator[Any]:
     """Yield (op, dtype) of one kernel of each op: for the widest dtype, whose vocabularies are the smallest.
 
-    The two whose cases take longest are slow: ``AcceptTree`` and ``Mxfp4GateUp`` are made of the same headers.
+    Slow are the two whose cases take longest, as ``AcceptTree`` and ``Mxfp4GateUp`` are made of the same headers, and
+    the smallest kernels.
     """
+    slow = ("AcceptPrefix", "Mxfp4Down", "NumbersAt", "PlaceholderDraft", "CloseUp")
     first = dict[str, str]()
     for op, dtype in every_kernel():
         first.setdefault(op, dtype)
     for op, dtype in first.items():
-        yield pytest.param(op, dtype, marks=pytest.mark.slow if op in ("AcceptPrefix", "Mxfp4Down") else [])
+        yield pytest.param(op, dtype, marks=pytest.mark.slow if op in slow else [])
 
 
 @pytest.mark.parametrize(("op", "dtype"), one_of_each_op())
@@ -210,7 +213,7 @@ def test_a_token_s_experts_do_not_depend_on_the_window(op: str) -> None:
 )
 def test_every_policy_over_a_vocabulary_of_odd_size(sm: int, dtype: Any) -> None:
     """Columns start off the 16-byte grid, and the blocks of the cluster share them."""
-    batch = batch_of(1, sorted(POLICIES), vocab=1003, k=2, dtype=dtype)
+    batch = batch_of(1, sorted(POLICIES), vocab=1003, k=1, dtype=dtype)
     assert partings(batch, kernel(batch, sm, shift=1)) == 0
 
 
@@ -261,8 +264,16 @@ def test_lowest_id_wins_any_tie(dtype: Any, size: int) -> None:
     assert partings(batch, kernel(batch)) == 0
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", DTYPES)
+def _each_once(first: Iterable[Any], second: Iterable[Any]) -> Iterator[Any]:
+    """Yield all pairs, of which only those where each value comes once run by default.
+
+    ``test_kernels_on_cpu.py`` has all of them by default, with the emulator of the source.
+    """
+    for (i, one), (j, other) in itertools.product(enumerate(first), enumerate(second)):
+        yield pytest.param(one, other, marks=[] if i == j else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("dtype", "value"), _each_once(DTYPES, (np.nan, np.inf, -np.inf)))
 def test_nan_logits(dtype: Any, value: float) -> None:
     """All policies and both forms in one launch: some NaN, and nothing else."""
     batch = batch_of(1, ["greedy", "plain", "all", "min-p of one", "top-p"] * 2, vocab=100, k=1, dtype=dtype)
@@ -274,7 +285,7 @@ def test_nan_logits(dtype: Any, value: float) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("policy", ["greedy", "plain"])
+@pytest.mark.parametrize("policy", ["greedy", pytest.param("plain", marks=pytest.mark.slow)])
 def test_every_allowed_draft_is_looked_at(policy: str) -> None:
     batch = batch_of(8, [policy], vocab=40, k=MAX_DRAFTS, dtype=np.float32)
     batch["input_ids"][0, 2 : 2 + MAX_DRAFTS] = own_tokens(batch)[0, :-1]
@@ -283,8 +294,7 @@ def test_every_allowed_draft_is_looked_at(policy: str) -> None:
     np.testing.assert_array_equal(tokens, own_tokens(batch))
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 499])
-@pytest.mark.parametrize("spread", [0.01, 100.0])
+@pytest.mark.parametrize(("spread", "top_k"), _each_once((0.01, 100.0), (2, 499, 1)))
 def test_floors_near_and_far(top_k: int, spread: float) -> None:
     """Values that crowd into one bin of the first histogram, of both signs, and values beyond the last bin."""
     batch = batch_of(top_k, ["plain"] * 4, vocab=500, k=1, dtype=np.float32, spread=spread)
@@ -292,7 +302,7 @@ def test_floors_near_and_far(top_k: int, spread: float) -> None:
     assert partings(batch, kernel(batch)) == 0
 
 
-@pytest.mark.parametrize("ulp", [-EX2_ULP, EX2_ULP])
+@pytest.mark.parametrize("ulp", [pytest.param(-EX2_ULP, marks=pytest.mark.slow), EX2_ULP])
 def test_the_last_bits_of_the_hardware_s_exponential_are_free(monkeypatch: pytest.MonkeyPatch, ulp: int) -> None:
     """``ex2.approx`` is bounded by its manual and not equated: at either bound, tokens part where rounding decides."""
     monkeypatch.setattr(Approximation, "ulp", ulp)
@@ -301,7 +311,7 @@ def test_the_last_bits_of_the_hardware_s_exponential_are_free(monkeypatch: pytes
 
 
 def test_rows_do_not_influence_each_other() -> None:
-    batch = batch_of(4, ["all", "greedy", "top-p"], vocab=100, k=2, dtype=np.float32)
+    batch = batch_of(4, ["all", "greedy", "top-p"], vocab=100, k=1, dtype=np.float32)
     together = kernel(batch)
     for b in range(3):
         for whole, part in zip(together, kernel(alone(batch, b)), strict=True):

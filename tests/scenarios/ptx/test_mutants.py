@@ -27,7 +27,7 @@ MIN = 10  # mutants of a kernel
 # By default, one text of each kernel whose cases run in a few seconds.
 DEFAULT = {
     ("NumbersAt", "", 90), ("PlaceholderDraft", "", 100), ("CacheWriteFp8", "float32", 90), ("CloseUp", "", 90),
-    ("Mxfp4GateUp", "float16", 100), ("GrowTree", "", 90),
+    ("GrowTree", "", 90),
 }  # fmt: skip
 
 # For each kernel (op, dtype, SM) what identifies the text that its mutants were chosen for, and the mutants: a kind and
