@@ -29,12 +29,15 @@ PROMPTS = ["def fibonacci(n):", "import os\n", "x = ["]
 PLACE = f"plugins/{LIBRARY}"
 
 
-def demo(out: Path, precision: str = "int8", lowering: str | None = "cpu") -> BuildResult:
+def demo(
+    out: Path, precision: str = "int8", lowering: str | None = "cpu", max_seq_len: int | None = 128
+) -> BuildResult:
     return build(
         BUILD.request(
-            model="demo", out=out, precision=precision, lowering=lowering, num_speculative_tokens=3, max_seq_len=128
+            model="demo", out=out, precision=precision, lowering=lowering, num_speculative_tokens=3,
+            max_seq_len=max_seq_len,
         )
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +47,9 @@ def built(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="module")
-def wide(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same pair in fp32."""
-    return demo(tmp_path_factory.mktemp("cpu-kernels") / "wide", "fp32").path
+def wide(cpu_library: Path, demo_engine: Path) -> Path:
+    """The same pair in fp32, which is the default."""
+    return demo_engine
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_matrices_of_whole_blocks_are_packed_and_the_rest_is_as_before(built: Bu
 @pytest.fixture(scope="module")
 def of_onnxruntime(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with ONNX Runtime's own kernels."""
-    return demo(tmp_path_factory.mktemp("cpu-kernels") / "ort", "fp32", "ort").path
+    return demo(tmp_path_factory.mktemp("cpu-kernels") / "ort", "fp32", "ort", max_seq_len=None).path
 
 
 def test_float32_matrices_are_packed_and_stored_once(wide: Path, of_onnxruntime: Path) -> None:

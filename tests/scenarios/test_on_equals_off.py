@@ -43,10 +43,11 @@ POLICIES: dict[str, dict[str, Any]] = {
 # Other kinds of the same: more options.
 MORE = ("cut", "greedy penalties", "bans", "allowed")
 LONG: dict[str, dict[str, Any]] = {"sampled": SEEDED, "chosen by the host": {"presence_penalty": 0.5, "logprobs": 0}}
-# By default, the slow stand-ins for plans have each policy with one of the heads.
+# By default, the slow stand-ins for plans have each of these with one of the heads. Mixes of the other policies, at
+# random, have them in tests/engines/backends/tensorrt/test_host_choice.py.
 WITH_PLANS = {
-    "peagle": ("greedy", "penalties", "json schema", "chosen by the host"),
-    "eagle3": ("seeded", "logit bias", "logprobs", "sampled"),
+    "peagle": ("greedy", "json schema", "chosen by the host"),
+    "eagle3": ("seeded", "sampled"),
 }
 # Of several lengths; one with much for a lookup to find.
 PROMPTS = [[5, 9, 5, 9, 5, 9, 30, 5, 9], [11] * 17, [40], list(range(2, 35))]

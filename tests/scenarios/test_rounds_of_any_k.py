@@ -71,7 +71,7 @@ def _texts(engine: Engine, params: SamplingParams | list[SamplingParams], k: int
     return [(o.token_ids, o.text) for o in engine.generate(PROMPTS, params, num_speculative_tokens=k)]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str, Engine], data: st.DataObject) -> None:
     """With several slots, greedy and sampled, also at the end of the cache; drafts of the drafter's, and looked up."""
@@ -112,7 +112,7 @@ def test_requests_of_any_k_and_drafts_share_rounds(both: dict[str, Engine], name
 
 
 @BACKENDS
-@pytest.mark.parametrize("params", [GREEDY, MIXED], ids=["greedy", "mixed"])
+@pytest.mark.parametrize("params", [pytest.param(GREEDY, marks=pytest.mark.slow), MIXED], ids=["greedy", "mixed"])
 @pytest.mark.parametrize("ks", [(0, 6), (6, 1), (2, 0, 0, 5, 3), (4, 4, 6, 6, 1, 1)], ids=str)
 def test_k_can_change_while_requests_run(
     both: dict[str, Engine], name: str, ks: tuple[int, ...], params: SamplingParams | list[SamplingParams]
