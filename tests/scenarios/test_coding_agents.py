@@ -300,7 +300,10 @@ def turns_of_chats(server: Server) -> Iterator[Turn]:
         messages.append({"role": "tool", "tool_call_id": made["id"], "content": file_of(number)})
 
 
-@pytest.mark.parametrize("turns_of", [turns_of_messages, turns_of_responses, turns_of_chats])
+@pytest.mark.parametrize(
+    "turns_of",
+    [turns_of_messages, *(pytest.param(each, marks=pytest.mark.slow) for each in (turns_of_responses, turns_of_chats))],
+)
 def test_ten_turns_with_tools_read_little_twice(
     caching_server: Server, turns_of: Callable[[Server], Iterator[Turn]]
 ) -> None:

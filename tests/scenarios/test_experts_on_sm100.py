@@ -211,7 +211,10 @@ def _wide_linears(model: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "flags", "kind", "of_experts"),
-    [("int8", ("--experts", "dense"), "int8", "int8"), ("mxfp8", ("--allow-wide", "experts"), E4M3, "bfloat16")],
+    [
+        ("int8", ("--experts", "dense"), "int8", "int8"),
+        pytest.param("mxfp8", ("--allow-wide", "experts"), E4M3, "bfloat16", marks=pytest.mark.slow),
+    ],
 )
 def test_int8_and_mxfp8_are_proved_by_both_factors_of_the_parsed_network_too(
     precision: str, flags: tuple[str, ...], kind: str, of_experts: str, coder: Path, cli: Run, tmp_path: Path
@@ -239,6 +242,7 @@ def test_int8_and_mxfp8_are_proved_by_both_factors_of_the_parsed_network_too(
     assert "computes in bfloat16" in caught.value.why
 
 
+@pytest.mark.slow
 def test_dense_experts_on_request_still_use_fp8(coder: Path, cli: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = cli("export", *pair(coder, out), "--for", "tensorrt-sm100", "--experts", "dense", "--json")

@@ -63,6 +63,7 @@ def test_a_wrong_answer_of_triton_fails_the_soak(
     assert all(f"{changed}" in each for each in of_triton), "nothing else is wrong"
 
 
+@pytest.mark.slow
 def test_a_deadline_by_the_time_of_day_fails_the_soak(
     demo_engine: Path, right: dict[Asked, Answer], tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def script(tmp_path: Path) -> Path:
 
 def test_mypy_finds_the_mistakes(script: Path) -> None:
     (script.parent / "mypy.ini").write_text(CONFIGURATION)
-    command = [sys.executable, "-m", "mypy", "--cache-dir=cache", script.name]
+    command = [sys.executable, "-m", "mypy", "--cache-dir=/dev/null", script.name]
     done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert [line.split(": ")[0] for line in found] == [f"script.py:{line}" for line in MISTAKES], (
