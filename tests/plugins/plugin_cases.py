@@ -13,7 +13,7 @@ from peagle.plugins.ops import OPS
 
 Arrays = dict[str, Any]
 
-quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 few = settings(quick, max_examples=30)
 
 POLICIES = {  # temperature, top_k, top_p, min_p

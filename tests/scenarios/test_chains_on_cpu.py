@@ -32,7 +32,7 @@ DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
 SAMPLED = sorted(set(POLICIES) - {"greedy", "greedy with idle filters"})
 
-few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def kernel(library: Path, batch: Arrays) -> list[Any]:

@@ -112,7 +112,7 @@ def test_experts_whose_inner_values_are_rounded_are_kept() -> None:
     assert counts(model) == {"SparseExperts": 1}
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 3), st.integers(1, 5))
 def test_runs_of_rows_are_packed_as_the_whole_stack(lengths: list[int], count: int, columns: int) -> None:
     """Runs end anywhere in a matrix; each matrix begins with a tile of its own."""

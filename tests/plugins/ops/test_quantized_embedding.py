@@ -18,7 +18,7 @@ from tests.plugins.cpu.sessions import kernel_session
 from tests.plugins.ops.packed_cases import FORMATS, columns_of, matrix
 
 OP = "QuantizedEmbedding"
-few = settings(max_examples=30, deadline=None, derandomize=True)
+few = settings(max_examples=30, deadline=None)
 
 
 def same_bits(ours: Any, theirs: Any) -> None:

@@ -15,7 +15,7 @@ from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix
 from tests.plugins.cpu.sessions import kernel_session
 
 OP = "WideEmbedding"
-few = settings(max_examples=30, deadline=None, derandomize=True)
+few = settings(max_examples=30, deadline=None)
 
 
 def embedding(library: Path, matrix: Any, threads: int = 1) -> Any:

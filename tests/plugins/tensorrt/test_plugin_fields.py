@@ -38,7 +38,7 @@ def field(trt: Any, name: str, data: Any, kind: str) -> Any:
     return trt.PluginField(name, data, getattr(trt.PluginFieldType, kind))
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     count=st.integers(0, 2**63 - 1),
     scale=st.floats(allow_nan=False),

@@ -56,7 +56,7 @@ LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
 SM = 100  # B200; the texts for the other generations differ little and run with the slow tests, some in test_mutants.py
 SMS = [SM, pytest.param(90, marks=pytest.mark.slow)]
 
-few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def kernel(batch: Arrays, sm: int = SM, shift: int = 0) -> list[Any]:

@@ -24,7 +24,7 @@ def amax(method: Method, *parts: torch.Tensor) -> float:
     return observer.amax()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(FLOATS, min_size=1), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_order_and_batching_do_not_matter(batches: list[list[float]], random: Random) -> None:
     shuffled = [value for batch in batches for value in batch]
@@ -35,7 +35,7 @@ def test_order_and_batching_do_not_matter(batches: list[list[float]], random: Ra
         assert 0 <= parts <= max(abs(value) for value in shuffled)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(FLOATS, min_size=1, max_size=60))
 def test_every_value_is_counted_in_its_bucket(values: list[float]) -> None:
     seen = Histogram()

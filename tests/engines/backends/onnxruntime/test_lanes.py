@@ -73,7 +73,7 @@ def test_batched_requests_match_single_requests(
     assert told(together.generate(PROMPTS, params, num_speculative_tokens=k)) == one_by_one(alone, params, k)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_k_in_any_round_gives_the_plain_text(together: Engine, alone: Engine, data: st.DataObject) -> None:
     """Also at the end of the caches, and with drafts that are looked up, some for one row and none for the next."""

@@ -40,7 +40,7 @@ def told(output: Any) -> Any:
     return output.token_ids, output.drafter, output.acceptance.drafted, output.acceptance.accepted
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_requests_among_those_of_other_drafters_decode_as_they_do_alone(
     engine: Engine, alone: Engine, data: st.DataObject

@@ -127,7 +127,7 @@ def loaded(folder: Path, tiny_engine: Engine) -> Loaded:
     return load(folder, tiny_engine)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_text_of_a_request_is_the_same_among_those_of_other_drafters(
     loaded: Loaded, tiny_engine: Engine, data: st.DataObject

@@ -17,7 +17,7 @@ from tests.plugins.ops.packed_cases import matrix
 
 WIDTH, HEADS, SIZE, INNER, LENGTH = 64, 4, 16, 96, 80
 ALL = HEADS * SIZE
-few = settings(max_examples=8, deadline=None, derandomize=True)
+few = settings(max_examples=8, deadline=None)
 
 
 def decoder(seed: int, layers: int = 2, format: str = "q4_1", forks: bool = False) -> tuple[Writer, list[str]]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.plugins.cpu.sessions import paths_here
 from tests.plugins.ops.cached_attention.running import Arrays, attend, case_of, kept, made, reference, same_bits
 
-few = settings(max_examples=16, deadline=None, derandomize=True)
+few = settings(max_examples=16, deadline=None)
 
 
 attribute_sets = st.fixed_dictionaries(
@@ -86,7 +86,7 @@ def test_column_is_independent_of_the_window_width(
         caches, at = dict(zip(caches, written, strict=True)), at + width
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 8),
@@ -322,7 +322,7 @@ def test_tree_column_has_the_bits_of_its_path_window(
         same_bits(attend(cpu_library, whole | wild, attributes)[0][b, column], together[b, column])
 
 
-@settings(max_examples=9, deadline=None, derandomize=True)
+@settings(max_examples=9, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2, 9, 70]),
