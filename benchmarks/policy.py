@@ -15,6 +15,7 @@ no history; the last line of a table is the policy over the fastest fixed K of t
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import shutil
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +86,16 @@ def tune(engine: Path) -> None:
 def measure(
     engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], params: SamplingParams
 ) -> list[Turn]:
-    """Return tokens per second of every method, group by group, in rotating order."""
+    """Return tokens per second of every method, group by group, in rotating order.
+
+    Groups are repeated until every method has had every place in the order equally often: on some machines, the place
+    matters more than the method.
+    """
     names, turns = [*ways], list[Turn]()
     for name in (each for each in names if each != "auto"):  # warm-up; the policy starts without history
         engine.generate(groups[0], SamplingParams(max_tokens=4, ignore_eos=True), **ways[name])
-    for at, group in enumerate(groups):
+    total = math.ceil(len(groups) / len(names)) * len(names)
+    for at, group in zip(range(total), cycle(groups), strict=False):
         turn, texts = dict[str, tuple[float, float]](), set[tuple[tuple[int, ...], ...]]()
         first = at % len(names)
         for name in (*names[first:], *names[:first]):
@@ -102,7 +109,7 @@ def measure(
         if len(texts) > 1:
             raise SystemExit("the output changed with drafts")
         turns.append(turn)
-        print(f"{at + 1} of {len(groups)} turns", file=sys.stderr, flush=True)
+        print(f"{at + 1} of {total} turns", file=sys.stderr, flush=True)
     return turns
 
 
