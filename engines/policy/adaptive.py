@@ -140,7 +140,7 @@ class Adaptive:
         """
         if stats is self._last:
             return self._wait > 0
-        return self._is_idle and stats.k > 0 and {*ahead.texts} <= {*self._running}
+        return self._is_idle and stats.k > 0 and all(row.text in self._texts for row in ahead.rows)
 
     def _best(self, ahead: RoundAhead, stats: _KindStats) -> int:
         """Return the K with the highest value, or the current one if no other is better by a margin."""

@@ -246,6 +246,7 @@ def test_texts_that_are_left_when_others_end_are_drafted_for_some_rounds_later()
     assert later[:8] == [0] * 8
     assert all(later[8:])
     assert [round_of(rows[:4]) for _ in range(3)] == [0] * 3
+    policy._running.append(id(rows[4].text))  # a new text may have the identity of one that has ended
     assert round_of([*rows[1:3], rows[4]]) > 0
 
 
