@@ -1,7 +1,7 @@
 """Measure the adaptive K policy where drafts do not pay and where they do, beside plain decoding and fixed K.
 
     make bench-policy                                       # or
-    python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6] [--temperature 0.8] [--runs 3]
+    python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6] [--temperature 0.8] [--turns 48]
 
 SmolLM2-135M with two heads: the registry's, and one of its shape with random weights, whose drafts are never accepted.
 Missing engines are built. Prompts are the bundled questions, code and prose in turn; end-of-sequence is ignored. All
@@ -84,19 +84,19 @@ def tune(engine: Path) -> None:
 
 
 def measure(
-    engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], params: SamplingParams
+    engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], params: SamplingParams, turns: int
 ) -> list[Turn]:
     """Return tokens per second of every method, group by group, in rotating order.
 
-    Groups are repeated until every method has had every place in the order equally often: on some machines, the place
-    matters more than the method.
+    Groups are repeated for at least so many ``turns``, and until every method has had every place in the order equally
+    often.
     """
-    names, turns = [*ways], list[Turn]()
+    names, measured = [*ways], list[Turn]()
     for name in (each for each in names if each != "auto"):  # warm-up; the policy starts without history
         engine.generate(groups[0], SamplingParams(max_tokens=4, ignore_eos=True), **ways[name])
-    total = math.ceil(len(groups) / len(names)) * len(names)
+    total = math.ceil(max(turns, len(groups)) / len(names)) * len(names)
     for at, group in zip(range(total), cycle(groups), strict=False):
-        turn, texts = dict[str, tuple[float, float]](), set[tuple[tuple[int, ...], ...]]()
+        turn, texts = dict[str, tuple[int, float, float]](), set[tuple[tuple[int, ...], ...]]()
         first = at % len(names)
         for name in (*names[first:], *names[:first]):
             began = time.perf_counter()
@@ -104,34 +104,47 @@ def measure(
             seconds = time.perf_counter() - began
             time.sleep(REST * seconds)
             rounds = sum(each.acceptance.tokens_per_round for each in outputs) / len(outputs)
-            turn[name] = sum(len(each.token_ids) for each in outputs) / seconds, rounds
+            turn[name] = sum(len(each.token_ids) for each in outputs), seconds, rounds
             texts.add(tuple(each.token_ids for each in outputs))
         if len(texts) > 1:
             raise SystemExit("the output changed with drafts")
-        turns.append(turn)
+        measured.append(turn)
         print(f"{at + 1} of {total} turns", file=sys.stderr, flush=True)
-    return turns
+    return measured
 
 
-Turn = dict[str, tuple[float, float]]  # tokens per second and tokens per round, by method
+Turn = dict[str, tuple[int, float, float]]  # tokens, seconds and tokens per round, by method
 
 
 def table(title: str, turns: Sequence[Turn]) -> str:
-    """Format a line per method: medians with quartiles; ``x plain`` is the median of the ratios per turn."""
+    """Format a line per method: medians with quartiles of speeds, and of ratios of speeds.
+
+    On some machines, the place in the order matters more than the method. A speed is therefore that of as many
+    successive turns as there are methods, in which every method had every place.
+    """
+    names = [*turns[0]]
+    cycles = [turns[at : at + len(names)] for at in range(0, len(turns), len(names))]
+    speeds = {name: [_speed(name, each) for each in cycles] for name in names}
     lines = [f"{title}; {len(turns)} turns", f"  {'':8}{'tokens/s':>22}{'x plain':>22}{'tokens/round':>14}"]
-    for name in turns[0]:
-        speed = Spread.of([turn[name][0] for turn in turns])
-        gain = Spread.of([turn[name][0] / turn["plain"][0] for turn in turns])
-        rounds = Spread.of([turn[name][1] for turn in turns])
-        shown = f"{gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})"
-        lines.append(f"  {name:8}{f'{speed.median:.0f} ({speed.low:.0f} to {speed.high:.0f})':>22}{shown:>22}"
+    for name in names:
+        speed, rounds = Spread.of(speeds[name]), Spread.of([turn[name][2] for turn in turns])
+        gain = _ratio(speeds[name], speeds["plain"])
+        lines.append(f"  {name:8}{f'{speed.median:.0f} ({speed.low:.0f} to {speed.high:.0f})':>22}{gain:>22}"
                      f"{rounds.median:>14.2f}")  # fmt: skip
-    fixed = [name for name in turns[0] if name.startswith("K = ")]
+    fixed = [name for name in names if name.startswith("K = ")]
     if fixed:
-        best = max(fixed, key=lambda name: Spread.of([turn[name][0] for turn in turns]).median)
-        share = Spread.of([turn["auto"][0] / turn[best][0] for turn in turns])
-        lines.append(f"  auto over {best}: {share.median:.2f} ({share.low:.2f} to {share.high:.2f})")
+        best = max(fixed, key=lambda name: Spread.of(speeds[name]).median)
+        lines.append(f"  auto over {best}: {_ratio(speeds['auto'], speeds[best])}")
     return "\n".join(lines)
+
+
+def _speed(name: str, turns: Sequence[Turn]) -> float:
+    return sum(turn[name][0] for turn in turns) / sum(turn[name][1] for turn in turns)
+
+
+def _ratio(speeds: Sequence[float], others: Sequence[float]) -> str:
+    ratio = Spread.of([speed / other for speed, other in zip(speeds, others, strict=True)])
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def main() -> None:
@@ -144,6 +157,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=8, help="questions of each kind; default: %(default)s")
     parser.add_argument("--tokens", type=int, default=96, help="tokens per answer; default: %(default)s")
     parser.add_argument("--temperature", type=float, default=0.0, help="default: greedy")
+    parser.add_argument("--turns", type=int, default=0, help="at least; default: every question once")
     parser.add_argument("--runs", type=int, default=1, help="runs of each batch size; default: %(default)s")
     arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.precision}, "
@@ -163,7 +177,7 @@ def main() -> None:
             ids = [question_ids(engine, each) for each in chosen]
             groups = [ids[at : at + batch] for at in range(0, len(ids) - batch + 1, batch)]
             with engine:
-                turns = measure(engine, ways, groups, params)
+                turns = measure(engine, ways, groups, params, arguments.turns)
             print("\n" + table(f"{head} head, {kind}, batch {batch}", turns), flush=True)
 
 

@@ -118,8 +118,10 @@ class Adaptive:
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return K of this round: the probe's, else the current one, unless another is better by a margin."""
+        if self._waits_for_prompts(ahead):
+            return 0
         stats = self._stats_of(ahead)
-        if self._waits(ahead, stats):
+        if self._waits_after_ends(ahead, stats):
             return 0
         if stats.probe is not None and stats.probe.texts == ahead.texts:
             return stats.probe.k
@@ -133,7 +135,7 @@ class Adaptive:
                 stats.known, stats.best = known, self._best(ahead, stats)
         return stats.best
 
-    def _waits(self, ahead: RoundAhead, stats: _KindStats) -> bool:
+    def _waits_after_ends(self, ahead: RoundAhead, stats: _KindStats) -> bool:
         """Return True if texts have just ended and nothing was drafted for the others, which may soon end too.
 
         Before it drafts again, the drafter must read all tokens that it missed.
@@ -141,6 +143,15 @@ class Adaptive:
         if stats is self._last:
             return self._wait > 0
         return self._is_idle and stats.k > 0 and all(row.text in self._texts for row in ahead.rows)
+
+    def _waits_for_prompts(self, ahead: RoundAhead) -> bool:
+        """Return True if nothing was drafted for these texts, and nothing will be once others have joined them.
+
+        The drafter would read their prompts for a few rounds only.
+        """
+        if not ahead.joining or not (self._is_idle or all(row.text not in self._texts for row in ahead.rows)):
+            return False
+        return self._stats_of(replace(ahead, busy=ahead.busy + ahead.joining)).k == 0
 
     def _best(self, ahead: RoundAhead, stats: _KindStats) -> int:
         """Return the K with the highest value, or the current one if no other is better by a margin."""
@@ -171,11 +182,11 @@ class Adaptive:
     def learn(self, observed: ObservedRound) -> None:
         """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
         stats = self._stats_of(observed.ahead)
-        if self._waits(observed.ahead, stats) and observed.k == 0:
-            self._wait = self._wait - 1 if stats is self._last else _WAIT - 1
-            waited = True
+        waited = observed.k == 0 and self._waits_for_prompts(observed.ahead)
+        if observed.k == 0 and self._waits_after_ends(observed.ahead, stats):
+            self._wait, waited = (self._wait if stats is self._last else _WAIT) - 1, True
         else:
-            self._wait, waited = 0, False
+            self._wait = 0
         self._last, self._is_idle = stats, observed.k == 0
         self._count(observed, stats)
         stats.since += 1

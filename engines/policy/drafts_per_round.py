@@ -30,13 +30,15 @@ class RoundAhead:
     """A round that is about to be launched, with everything that its cost and its tokens depend on.
 
     ``rows`` are the texts of this policy. ``busy`` counts all texts of the round, including those of other policies,
-    which verify ``min_drafts`` drafts in any case. ``on_host`` says that tokens are chosen on the host.
+    which verify ``min_drafts`` drafts in any case. ``on_host`` says that tokens are chosen on the host. ``joining``
+    counts the texts that will join soon, because their prompts are nearly read.
     """
 
     rows: Sequence[RoundRow]
     busy: int
     min_drafts: int = 0
     on_host: bool = False
+    joining: int = 0
 
     @cached_property
     def texts(self) -> list[int]:

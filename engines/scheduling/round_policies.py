@@ -52,18 +52,19 @@ class RoundPolicies:
     def __init__(self, slots: Sequence[Request | None]) -> None:
         self._slots = slots
         self._requests: list[RoundPolicy] | None = None  # by policy, before it has chosen; None: other requests run
+        self._joining = 0
 
     def slots_changed(self) -> None:
         """Forget the requests, some of which have ended or begun."""
         self._requests = None
 
-    def choose(self) -> list[RoundPolicy]:
-        """Return the choices of all running requests' policies for a round."""
-        if self._requests is None:
-            self._requests = self._by_policy()
+    def choose(self, joining: int) -> list[RoundPolicy]:
+        """Return the choices of all running requests' policies for a round; ``joining`` others will join soon."""
+        if self._requests is None or self._joining != joining:
+            self._joining, self._requests = joining, self._by_policy(joining)
         return [self._choice(requests) for requests in self._requests]
 
-    def _by_policy(self) -> list[RoundPolicy]:
+    def _by_policy(self, joining: int) -> list[RoundPolicy]:
         running = [(slot, request) for slot, request in enumerate(self._slots) if request is not None]
         policies = {id(request.policy): request.policy for _, request in running}
         on_host = any(request.choice is not None for _, request in running)
@@ -76,7 +77,7 @@ class RoundPolicies:
                 max(others, default=0), policy.max_drafts
             )  # those of another drafter may have room for more
             rows = [RoundRow(request, request.method.name) for request in requests]
-            ahead = RoundAhead(rows, len(running), min_drafts, on_host)
+            ahead = RoundAhead(rows, len(running), min_drafts, on_host, joining)
             found.append(RoundPolicy(policy, slots, grammars, ahead, 0, 0))
         return found
 

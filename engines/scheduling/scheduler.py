@@ -11,6 +11,7 @@ import time
 from bisect import insort_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import inf
 from operator import attrgetter
 
@@ -30,6 +31,7 @@ from .shared_rounds import SharedRounds
 PREFILL_CHUNK = 512  # columns; longer passes are not faster
 COPIED = 512  # cached tokens that are copied between two rounds; about as fast as a round
 KEPT_TOGETHER = 32  # tokens of a prompt whose cache entries are kept at once; all of a long prompt would delay rounds
+JOINING_TOKENS = 256  # prompts that end within so many tokens join the running requests soon
 UNTIMED_PREFILL_TOKENS = 128  # between two rounds of running requests, where pieces are not sized by time
 
 
@@ -178,7 +180,8 @@ class Scheduler:
         drafts = request.method.needs_head
         self._backend.admit(free, request.params, numbers, request.choice, request.drafter, drafts=drafts)
         behind = self._prompts_with_prefix(request)
-        self._readings.append(PromptReading(request, free, first_k(request, self.num_running), behind))
+        joining = min(len(self._waiting), self._backend.num_slots - self.num_running - 1)
+        self._readings.append(PromptReading(request, free, first_k(request, self.num_running + joining), behind))
         return True
 
     def _prompts_with_prefix(self, request: Request) -> list[PromptReading]:
@@ -267,13 +270,18 @@ class Scheduler:
     def _launch_round(self) -> None:
         self._pieces.begin_round()
         self._has_read = self._has_copied = False
-        policies, started = self._policies.choose(), time.perf_counter()
+        policies, started = self._policies.choose(self._num_joining()), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
         emission = self._backend.round(strategy.round, max(limits), replay=self._can_launch_ahead, limits=limits)
         owners = tuple(self._slots)
         max_tokens = max_emitted(policies, len(owners))
         self._launched(Flight(emission, owners, range(len(owners)), max_tokens, policies, started))
+
+    def _num_joining(self) -> int:
+        """Return the number of prompts that will soon have been read."""
+        tokens = accumulate(sorted(reading.rest for reading in self._readings))
+        return sum(each <= JOINING_TOKENS for each in tokens)
 
     def _launched(self, flight: Flight) -> None:
         self._flights.append(flight)

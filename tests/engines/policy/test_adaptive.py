@@ -249,6 +249,30 @@ def test_texts_that_are_left_when_others_end_are_drafted_for_some_rounds_later()
     policy._running.append(id(rows[4].text))  # a new text may have the identity of one that has ended
     assert round_of([*rows[1:3], rows[4]]) > 0
 
+def test_texts_are_not_drafted_while_others_join_with_which_drafts_do_not_pay() -> None:
+    """The drafter would read prompts for a few rounds only. A text that is being drafted goes on.
+
+    Drafts pay off for up to three texts, and not for four.
+    """
+    chained = [math.prod(CODE[: number + 1]) for number in range(MAX)]
+    prior = measured(tokens_by_k(chained), CPU, MAX, {3: CPU, 4: [1.0, *(2.0 + k for k in range(MAX))]})
+    rows = [RoundRow(Text(CODE, 0), "peagle-chain") for _ in range(5)]
+
+    def chosen(policy: Adaptive, texts: Sequence[RoundRow], joining: Sequence[int]) -> list[int]:
+        ks = list[int]()
+        for others in joining:
+            ahead = RoundAhead(texts, len(texts), joining=others)
+            ks.append(policy.choose(ahead))
+            policy.learn(ObservedRound(ahead, ks[-1], [(0, ())] * len(texts), 0.005))
+        return ks
+
+    first, later = (Adaptive(prior.best, MAX, prior, "peagle-chain") for _ in range(2))
+    assert chosen(first, rows[:1], [3] * 12) == [0] * 12
+    assert all(chosen(first, rows[:1], [2, 2, 0]))
+    assert all(chosen(later, rows[:1], [0, 3, 3, 0]))
+    assert chosen(later, rows[:4], [0] * 3) == [0] * 3
+    assert chosen(later, rows[4:], [3] * 12) == [0] * 12, "a new text, after rounds without drafts"
+
 
 @given(st.integers(1, 20), st.lists(st.floats(1, 3), min_size=MAX, max_size=MAX))
 def test_costs_between_measured_numbers_of_rows_are_between_their_costs(rows: int, more: list[float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from peagle.engines.backends.base import Steps
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.draft_methods import peagle_chain
 from peagle.engines.draft_methods.lanes import Emission
-from peagle.engines.policy.drafts_per_round import Fixed
+from peagle.engines.policy.drafts_per_round import Fixed, ObservedRound, Policy, RoundAhead
 from peagle.engines.policy.prompt_pieces import FixedPieces, TimedPieces
 from peagle.engines.running.request import Request
 from peagle.engines.scheduling import scheduler as scheduling
@@ -155,10 +156,10 @@ def test_generation_can_start_at_the_last_delta_of_a_late_stream(tiny_engine: En
             assert _told(late, [[5, 6, 7]], [params], 4) == expected
 
 
-def _request(engine: Engine, prompt: list[int], tokens: int) -> Request:
+def _request(engine: Engine, prompt: list[int], tokens: int, policy: Policy | None = None) -> Request:
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     transcript = Transcript(params, engine.tokenizer, tokens, frozenset())
-    return Request(tuple(prompt), params, 0, transcript, tokens, peagle_chain.METHOD, Fixed(3))
+    return Request(tuple(prompt), params, 0, transcript, tokens, peagle_chain.METHOD, policy or Fixed(3))
 
 
 def _scheduler(engine: Engine) -> Scheduler:
@@ -256,6 +257,39 @@ def test_prompts_of_one_length_are_read_one_after_the_other(tiny_engine: Engine)
     while not requests[0].decode_began:
         scheduler.step()
     assert scheduler.num_committed <= len(requests[0].prompt) + 2
+
+
+class Recording:
+    """A policy of three drafts that records the rounds for which it was asked."""
+
+    max_drafts, counts = 3, (3,)
+
+    def __init__(self) -> None:
+        self.asked: list[RoundAhead] = []
+
+    def choose(self, ahead: RoundAhead) -> int:
+        self.asked.append(ahead)
+        return 3
+
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        return k
+
+    def learn(self, observed: ObservedRound) -> None:
+        pass
+
+
+def test_policy_knows_which_requests_join_soon(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that arrive together are counted from the first prompt on; one with many tokens left is not."""
+    monkeypatch.setattr(scheduling, "JOINING_TOKENS", 40)
+    policy = Recording()
+    scheduler = Scheduler(tiny_engine._backend, tiny_engine.max_seq_len, max_prefill_tokens=4)
+    for prompt in (SHORT, LONG[:20], LONG[:50]):
+        scheduler.submit(_request(tiny_engine, prompt, 40, policy))
+    scheduler.step()
+    assert [ahead.busy for ahead in policy.asked] == [3, 3, 3]
+    _finish(scheduler)
+    rounds = [(ahead.busy, ahead.joining) for ahead in policy.asked[3:]]
+    assert [each for each, _ in groupby(rounds)][:4] == [(1, 1), (2, 0), (2, 1), (3, 0)]
 
 
 def test_a_prompt_waits_for_one_from_which_it_can_copy(tiny_engine: Engine) -> None:
