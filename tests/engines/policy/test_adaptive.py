@@ -249,6 +249,7 @@ def test_texts_that_are_left_when_others_end_are_drafted_for_some_rounds_later()
     policy._running.append(id(rows[4].text))  # a new text may have the identity of one that has ended
     assert round_of([*rows[1:3], rows[4]]) > 0
 
+
 def test_texts_are_not_drafted_while_others_join_with_which_drafts_do_not_pay() -> None:
     """The drafter would read prompts for a few rounds only. A text that is being drafted goes on.
 
