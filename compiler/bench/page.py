@@ -7,9 +7,11 @@ from html import escape
 from pathlib import Path
 
 from ...plugins.errors import UsageError
+from ...plugins.regular_files import read_regular
 from ..pipeline.reports.html_page import html_page, html_table
 from ..pipeline.reports.line_chart import Points, line_chart
 from ..store.atomic_files import replacing, require_writable
+from ..store.destination import MAX_RECORD_BYTES
 from .printing import (
     category_rows,
     difference_line,
@@ -62,7 +64,7 @@ def require_outputs(out: Path | None, html: Path | None) -> None:
 
 def _is_page(path: Path) -> bool:
     try:
-        return f"<h1>{_TITLE}" in path.read_text(encoding="utf-8")
+        return f"<h1>{_TITLE}".encode() in read_regular(path, MAX_RECORD_BYTES)
     except (OSError, ValueError):
         return False
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...plugins.errors import UsageError
 from ..bundled.prompts import Prompt
+from ..console.input_text import file_text
 
 _IDS = ("question_id", "task_id", "id")
 _TEXTS = ("turns", "messages", "prompt", "text")
@@ -20,13 +21,11 @@ _FORM = 'use lines such as {"category": "writing", "turns": ["..."]}, {"messages
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Return the prompts of a file; their ``kind`` is the category. Raises ``UsageError`` for an invalid line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # texts may contain other line separators
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error), fix="check --prompts") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8", why=str(error), fix="save it as UTF-8") from None
+    """Return the prompts of a file; their ``kind`` is the category.
+
+    Raises ``UsageError`` for an invalid line, and for a file that cannot be read or is too long.
+    """
+    lines = file_text("--prompts", path).split("\n")  # texts may contain other line separators
     prompts = [_prompt(f"{path}:{at}", at, line) for at, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise UsageError(f"{path} has no prompts", fix=_FORM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 from ...engines.folder.strict_json import decode
 from ...plugins.errors import UsageError
+from ...plugins.regular_files import read_regular
 from ..store.atomic_files import replacing
+from ..store.destination import MAX_RECORD_BYTES, is_record
 from .origin import Rows
 from .passes import PassFigures
 from .summary import ModeFigures
@@ -73,7 +76,7 @@ class BenchResult:
         """Return the result in a ``bench.json``. Raises ``UsageError`` for a file that this version did not write."""
         problems: list[str] = []
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(read_regular(path, MAX_RECORD_BYTES))
             figures = [decode(ModeFigures, each, problems, "figures") for each in content["figures"]]
             passes = [decode(PassFigures, each, problems, "passes") for each in content["passes"]]
             if problems:
@@ -104,13 +107,7 @@ class BenchResult:
 
 def require_replaceable(path: Path) -> None:
     """Raise ``UsageError`` unless ``path`` is free, or the result of an earlier benchmark."""
-    if not path.exists():
-        return
-    try:
-        is_bench_result = _KEY in json.loads(path.read_bytes())
-    except (OSError, ValueError, TypeError):
-        is_bench_result = False
-    if not is_bench_result:
+    if os.path.exists(path) and not is_record(path, _KEY):
         raise UsageError(
             f"{path} exists and was not written by `peagle-compile bench`",
             fix="choose another file for --out, or remove the file",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ...plugins.errors import UsageError
 
+MAX_FILE_BYTES = 256 * 2**20  # of a file that a flag names
+
 
 def argument_text(name: str, argument: str) -> str:
     """Return the text of an argument, whose bytes Python escapes if the locale cannot decode them.
@@ -35,8 +37,19 @@ def decoded(name: str, content: bytes) -> str:
 
 
 def file_text(flag: str, path: Path) -> str:
-    """Return the text of the file that a flag names. Raises ``UsageError`` if it cannot be read."""
+    """Return the text of the file or pipe that a flag names, without a byte order mark.
+
+    Raises ``UsageError`` if it cannot be read, is not UTF-8, or is longer than ``MAX_FILE_BYTES``.
+    """
     try:
-        return decoded(str(path), path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{flag} {path} cannot be read", why=str(error.strerror), fix="pass a readable file") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise UsageError(
+            f"{flag} {path} is longer than {MAX_FILE_BYTES // 2**20} MiB",
+            why="the file is read as a whole, and a device or a pipe may never end",
+            fix="pass a shorter file",
+        )
+    return decoded(f"{flag} {path}", content).removeprefix("\ufeff")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ...plugins.errors import UsageError
+from ..console.input_text import file_text
 from ..console.option_fields import Option
 
 _KINDS = {str: "a string", int: "an integer", float: "a number", Path: "a path"}
@@ -18,14 +19,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML or JSON file. Raises ``UsageError`` for any other file."""
     import yaml
 
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(
-            f"--config {path} cannot be read", why=str(error.strerror), fix="pass a readable file"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise _unreadable(path, error) from None
+    text = file_text("--config", path)
     try:
         content = yaml.safe_load(text)
     except Exception as error:  # the loader also passes on errors of int(), date() and deep nesting

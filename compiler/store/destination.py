@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
 from contextlib import suppress
@@ -10,11 +11,13 @@ from pathlib import Path
 from ...engines.folder.manifest import FILE_NAME, is_engine
 from ...plugins.errors import UsageError
 from ...plugins.problems import lack_of
+from ...plugins.regular_files import read_regular
 from .atomic_files import writing
 from .leftovers import temporary_path
 
 EXPORT = "export.json"
 QUANTIZED = "quantize_report.json"
+MAX_RECORD_BYTES = 2**28  # of a report in JSON or HTML
 _OUTPUTS = frozenset({FILE_NAME, EXPORT, QUANTIZED})
 
 
@@ -58,6 +61,15 @@ def is_export(folder: Path) -> bool:
 def is_quantized(folder: Path) -> bool:
     """Return True if the folder was written by ``peagle-compile quantize``."""
     return os.path.isfile(folder / QUANTIZED)
+
+
+def is_record(path: Path, key: str) -> bool:
+    """Return True if ``path`` is a JSON file that holds an object with ``key``, as the reports of this program do."""
+    try:
+        content = json.loads(read_regular(path, MAX_RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and key in content
 
 
 def require_name(out: Path) -> None:

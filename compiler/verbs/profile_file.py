@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,9 @@ def require_replaceable(path: Path) -> None:
 
     Raises ``EnvironmentProblem`` if it cannot be written.
     """
-    try:
-        is_profile = not path.exists() or _KEY in json.loads(path.read_bytes())
-    except (OSError, ValueError, TypeError):
-        is_profile = False
-    if not is_profile:
+    from ..store.destination import is_record  # imported here, because --help does not need it
+
+    if os.path.exists(path) and not is_record(path, _KEY):
         raise UsageError(
             f"{path} exists and is not a profile", fix="choose another file for --profile, or remove the file"
         )

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.regular_files import read_regular
 
+_MAX_PEM_BYTES = 10_000_000
 _PROBE_SECONDS = 1.0
 BACKLOG = 2048
 
@@ -30,9 +32,10 @@ class Tls:
             ("--ssl-keyfile", self.keyfile, b"PRIVATE KEY-----"),
         ):
             try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise _unusable(f"{flag} {path} cannot be read", error.strerror or str(error)) from None
+                content = read_regular(path, _MAX_PEM_BYTES)
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                raise _unusable(f"{flag} {path} cannot be read", why) from None
             if text not in content:
                 raise _unusable(f"{flag} {path} is not usable", f"the file does not contain {text.decode()}")
         try:

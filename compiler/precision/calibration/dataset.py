@@ -10,7 +10,7 @@ import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ BUNDLED = Path(__file__).parents[2] / "bundled" / "texts" / "calibration"
 KINDS = ("code", "chat", "prose")  # one file of bundled samples each
 _FORMS = ("text", "messages", "input_ids")
 _FORM = 'use {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}'
+_MAX_LINE = 2**26  # characters; the only line of a device never ends
 _WRONG_IDS = "tokenize the texts with the tokenizer of this model, or pass them as text"
 
 
@@ -163,7 +164,9 @@ def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
     """Yield every line that is not blank, checked."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(partial(file.readline, _MAX_LINE + 1), ""), 1):
+                if len(raw) > _MAX_LINE:
+                    raise _bad(f"{path}, line {number}", f"the line has more than {_MAX_LINE:,} characters")
                 if raw.strip():
                     yield _line(f"{path}, line {number}", raw, vocab_size)
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ import pytest
 
 from peagle.compiler.bench.prompt_file import read_prompts
 from peagle.compiler.bundled.prompts import Prompt
+from peagle.compiler.console import input_text
 from peagle.plugins.errors import UsageError
 
 USER = {"role": "user", "content": "Hello?"}
@@ -66,11 +67,14 @@ def test_invalid_line_is_named(tmp_path: Path, line: Any, said: str) -> None:
     assert said in str(error.value)
 
 
-def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
+def test_files_without_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
         read_prompts(tmp_path / "missing.jsonl")
     with pytest.raises(UsageError, match="has no prompts"):
         read_prompts(written(tmp_path, ""))
+    monkeypatch.setattr(input_text, "MAX_FILE_BYTES", 2**20)
+    with pytest.raises(UsageError, match="--prompts /dev/zero is longer than"):
+        read_prompts(Path("/dev/zero"))
     (tmp_path / "latin").write_bytes(b'{"prompt": "\xe9"}')
     with pytest.raises(UsageError, match="is not UTF-8"):
         read_prompts(tmp_path / "latin")

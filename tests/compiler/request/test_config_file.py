@@ -102,7 +102,7 @@ def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfmax_seq_len: 64")
     assert read_config(path) == {"max_seq_len": 64}
     path.write_bytes(b"\xff\xfemax_seq_len: 64")
-    with pytest.raises(UsageError, match="neither YAML nor JSON"):
+    with pytest.raises(UsageError, match="is not UTF-8"):
         read_config(path)
 
 

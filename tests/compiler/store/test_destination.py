@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.store import destination
-from peagle.compiler.store.destination import require_disjoint, require_publishable
+from peagle.compiler.store.destination import is_record, require_disjoint, require_publishable
 from peagle.engines.folder.manifest import FILE_NAME
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
@@ -28,6 +28,20 @@ def test_engine_empty_folder_or_new_path_is_accepted(tmp_path: Path, engine: Pat
     for out in (engine, tmp_path / "empty", tmp_path / "not" / "there"):
         assert require_publishable(out) == out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "engine"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [('{"key": 1}', True), ("{}", False), ('["key"]', False), ('"key"', False), ("[" * 10**5, False)],
+)
+def test_record_is_known_by_its_key(tmp_path: Path, text: str, *, is_one: bool) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    assert is_record(path, "key") is is_one
+
+
+def test_device_is_no_record() -> None:
+    assert not is_record(Path("/dev/zero"), "key")
 
 
 def test_link_resolves_to_its_folder(tmp_path: Path, engine: Path) -> None:

@@ -128,6 +128,7 @@ def test_certificate_serves_https(served_engine: Engine, pems: Path) -> None:
     [
         ("gone.pem", "key.pem", "--ssl-certfile .*gone.pem cannot be read"),
         ("cert.pem", ".", "--ssl-keyfile .* cannot be read"),
+        ("/dev/zero", "key.pem", "--ssl-certfile /dev/zero cannot be read"),
         ("key.pem", "key.pem", "--ssl-certfile .* is not usable"),
         ("cert.pem", "cert.pem", "--ssl-keyfile .* is not usable"),
         ("cert.pem", "foreign.pem", "does not belong to the certificate"),

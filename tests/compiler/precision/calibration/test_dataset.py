@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from peagle.compiler.precision.calibration import dataset
 from peagle.compiler.precision.calibration.dataset import BUNDLED, KINDS, SampleLimits, Samples, bundled, read_jsonl
 from peagle.compiler.precision.calibration.encoder import Encoder
 from peagle.plugins.errors import BuildError, UsageError
@@ -51,6 +52,12 @@ def test_a_file_without_samples_is_refused(content: bytes | None, said: str, tmp
         (tmp_path / "data.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match=said):
         read_jsonl(tmp_path / "data.jsonl", None, VOCAB, SMALL)
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "_MAX_LINE", 2**20)
+    with pytest.raises(UsageError, match=r"/dev/zero, line 1 .*\n.*more than 1,048,576 characters"):
+        read_jsonl(Path("/dev/zero"), None, VOCAB, SMALL)
 
 
 def test_samples_tokenized_for_another_model_are_rejected(tmp_path: Path) -> None:
