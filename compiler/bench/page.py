@@ -72,7 +72,7 @@ def _is_page(path: Path) -> bool:
 def write_page(path: Path, result: BenchResult) -> None:
     """Write the report as one file, atomically."""
     with replacing(path) as temporary:
-        temporary.write_text(page(result), encoding="utf-8")
+        temporary.write_text(page(result), encoding="utf-8", errors="backslashreplace")
 
 
 def page(result: BenchResult) -> str:

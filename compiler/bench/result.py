@@ -102,7 +102,8 @@ class BenchResult:
         """Write ``bench.json`` atomically. Raises ``UsageError`` for a file that no benchmark wrote."""
         require_replaceable(path)
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            text = json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n"
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # as JSON escapes surrogates too
 
 
 def require_replaceable(path: Path) -> None:

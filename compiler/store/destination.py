@@ -75,11 +75,23 @@ def is_record(path: Path, key: str) -> bool:
 def require_name(out: Path) -> None:
     """Reject names that reports and terminals cannot display."""
     if any(unicodedata.category(each) in ("Cc", "Cs") for each in str(out)):
+        is_locale = not any(unicodedata.category(each) == "Cc" for each in str(out)) and _is_utf8(out)
         raise UsageError(
             f"--out {str(out)!a} cannot be displayed",
-            why="the name has control characters, or bytes that are not UTF-8",
-            fix="choose another name for --out",
+            why="the encoding of the locale is not UTF-8"
+            if is_locale
+            else "the name has control characters, or bytes that are not UTF-8",
+            fix=f"{'set PYTHONUTF8=1, or ' if is_locale else ''}choose another name for --out",
         )
+
+
+def _is_utf8(path: Path) -> bool:
+    """Return True if the bytes of a path are UTF-8, although the locale may decode them otherwise."""
+    try:
+        os.fsencode(path).decode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def _require_replaceable(out: Path, final: Path) -> None:

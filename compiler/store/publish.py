@@ -116,10 +116,10 @@ class Assembly:
         self.place_text(name, source.read_bytes())
 
     def place_text(self, name: str, content: str | bytes) -> None:
-        """Write one small file."""
+        """Write one small file; bytes of a path that are not text in this locale are escaped."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
         self.files[name] = FileEntry.of(path)
 
     def enter(self, below: str) -> None:

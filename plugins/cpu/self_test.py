@@ -93,7 +93,7 @@ def main() -> int:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 2
         options.log_severity_level = 4
-        options.register_custom_ops_library(path)
+        options.register_custom_ops_library(os.fsencode(path).decode())  # ONNX Runtime expects UTF-8 in any locale
         _check_interface(onnxruntime, options)
         for op in cpu_ops():
             for case in op.cpu_cases() if op.cpu_cases else ():

@@ -54,10 +54,11 @@ class RepositoryOptions:
                 why=f"the engine was built for {manifest.backend.name}",
                 fix="omit --gpus",
             )
-        if self.placing == "path" and not re.fullmatch(r"[^\x00-\x1f\"\\]+", self.path):
+        if self.placing == "path" and not re.fullmatch(r"[^\x00-\x1f\"\\\ud800-\udfff]+", self.path):
             raise UsageError(
                 f"invalid --engine-path {self.path!r}",
-                why="a path in config.pbtxt cannot contain quotes, backslashes or control characters",
+                why="a path in config.pbtxt cannot contain quotes, backslashes, control characters, or bytes that are "
+                "not text in this locale",
                 fix="use a path without these characters",
             )
 

@@ -54,13 +54,14 @@ def open_session(path: Path, threads: int, library: Path | None = None, profile_
     """
     import onnxruntime
 
+    _require_utf8(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
     if profile_to:
-        options.enable_profiling, options.profile_file_prefix = True, profile_to
+        options.enable_profiling, options.profile_file_prefix = True, _as_utf8(profile_to)
     for name, value in waiting(library).items():
         options.add_session_config_entry(name, value)
     # Types without matmul kernels (FP8) must be computed as the graph specifies; QDQ fusions for integers fail on them.
@@ -71,8 +72,23 @@ def open_session(path: Path, threads: int, library: Path | None = None, profile_
         "rebuild the engine with the installed version (`peagle-compile build`)",
     ):
         if library is not None:
-            options.register_custom_ops_library(str(library))
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            options.register_custom_ops_library(_as_utf8(library))
+        return onnxruntime.InferenceSession(_as_utf8(path), options, providers=["CPUExecutionProvider"])
+
+
+def _require_utf8(path: Path) -> None:
+    """Raise ``EnvironmentProblem`` for a path that ONNX Runtime, which expects UTF-8, cannot open."""
+    try:
+        _as_utf8(path)
+    except UnicodeDecodeError as error:
+        raise EnvironmentProblem(
+            f"ONNX Runtime cannot open {path}", why=f"the path is not UTF-8: {error.reason}", fix="rename the folder"
+        ) from None
+
+
+def _as_utf8(path: Path | str) -> str:
+    """Return a path as ONNX Runtime takes it: decoded as UTF-8, whatever the locale."""
+    return os.fsencode(path).decode()
 
 
 def waiting(library: Path | None) -> dict[str, str]:

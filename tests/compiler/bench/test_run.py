@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.bench.options import BenchOptions
-from peagle.compiler.bench.page import page
+from peagle.compiler.bench.page import page, write_page
 from peagle.compiler.bench.printing import report
 from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.bench.run import BenchRun
@@ -76,6 +76,14 @@ def test_json_is_written_whole_and_replaces_only_its_own(result: BenchResult, tm
         with pytest.raises(UsageError, match="was not written by"):
             result.write_json(path)
         assert path.read_text() == text
+
+
+def test_paths_that_are_not_text_are_escaped_in_json_and_page(result: BenchResult, tmp_path: Path) -> None:
+    result = replace(result, command="peagle-compile bench /engines/\udce9")
+    result.write_json(tmp_path / "bench.json")
+    assert BenchResult.read(tmp_path / "bench.json").command == result.command
+    write_page(tmp_path / "bench.html", result)
+    assert r"/engines/\udce9" in (tmp_path / "bench.html").read_text()
 
 
 def test_json_is_read_back(result: BenchResult, tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_a_name_that_no_report_can_hold_is_refused(tmp_path: Path, name: str) ->
     str(caught.value).encode()
 
 
+def test_a_name_that_only_the_locale_cannot_decode_is_refused_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the encoding of the locale is not UTF-8") as caught:
+        require_publishable(tmp_path / "engine-é".encode().decode("ascii", "surrogateescape"))
+    assert "PYTHONUTF8=1" in caught.value.fix
+
+
 @pytest.mark.parametrize("out", ["x" * 250, "x" * 300, f"{'x' * 300}/engine", "x/" * 3000])
 def test_too_long_name_is_rejected_before_the_work(tmp_path: Path, out: str) -> None:
     with pytest.raises(UsageError, match="is not a valid file name") as caught:

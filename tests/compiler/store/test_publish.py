@@ -52,6 +52,11 @@ def beside(out: Path) -> list[str]:
     return sorted(path.name for path in out.parent.iterdir())
 
 
+def test_bytes_of_a_path_that_are_not_text_are_escaped_in_reports(out: Path) -> None:
+    publish_engine(out, "built from /models/\udce9")
+    assert content(out) == r"built from /models/\udce9"
+
+
 def test_a_published_folder_is_a_whole_engine(out: Path) -> None:
     publish_engine(out)
     assert content(out) == "new"

@@ -130,6 +130,7 @@ def test_neighbouring_models_are_untouched(demo_engine: Path, tmp_path: Path, cl
         (("--gpus", "a"), 2, "--gpus 'a' is not a list"),
         (("--link", "--engine-path", "/x"), 2, "cannot be combined"),
         (("--engine-path", 'a"b'), 2, "config.pbtxt cannot contain"),
+        (("--engine-path", "/not-utf-8-\udcff"), 2, "config.pbtxt cannot contain"),
         (("--engine-path", ""), 2, "config.pbtxt cannot contain"),
         (("--max-batch-size", "0"), 2, "max-batch-size"),
     ],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +50,25 @@ def test_runtime_exceptions_become_project_errors(
         engine.generate([[5, 6]], SamplingParams(max_tokens=4))
     assert caught.value.why == (str(error).splitlines() or ["MemoryError"])[0]
     assert cure in caught.value.fix
+
+
+def test_an_engine_loads_from_a_folder_that_the_locale_cannot_decode(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "moteur-é"
+    shutil.copytree(tiny_folder, folder)
+    code = "import sys; from peagle.engines import Engine; Engine.load(sys.argv[1], threads=1, check='sizes')"
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, os.fsencode(folder)], env=os.environ | variables, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_folder_name_that_is_not_utf_8_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"moteur-\xe9")
+    shutil.copytree(tiny_folder, folder)
+    with pytest.raises(EnvironmentProblem, match="the path is not UTF-8") as caught:
+        Engine.load(folder, threads=1, check="sizes")
+    assert caught.value.fix == "rename the folder"
 
 
 def test_out_of_memory_becomes_a_project_error(tiny_folder: Path) -> None:
