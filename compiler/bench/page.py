@@ -11,7 +11,7 @@ from ...plugins.regular_files import read_regular
 from ..pipeline.reports.html_page import html_page, html_table
 from ..pipeline.reports.line_chart import Points, line_chart
 from ..store.atomic_files import replacing, require_writable
-from ..store.destination import MAX_RECORD_BYTES
+from ..store.destination import MAX_RECORD_BYTES, require_outside_engines
 from .printing import (
     category_rows,
     difference_line,
@@ -48,12 +48,14 @@ def require_outputs(out: Path | None, html: Path | None) -> None:
     written.
     """
     if out is not None:
+        require_outside_engines(out, f"--out {out}")
         require_replaceable(out)
         require_writable(out)
     if html is None:
         return
     if out is not None and html.absolute() == out.absolute():
         raise UsageError(f"--html and --out are the same file, {html}", fix="choose another file for --html")
+    require_outside_engines(html, f"--html {html}")
     if html.exists() and not _is_page(html):
         raise UsageError(
             f"{html} exists and was not written by `peagle-compile bench`",

@@ -20,7 +20,7 @@ from ...plugins.errors import UsageError
 from ..console import interrupts
 from ..console.progress import Advance, Progress
 from ..store.atomic_files import flush_tree, require_space, writing
-from ..store.destination import require_name
+from ..store.destination import require_name, require_outside_engines
 from ..store.leftovers import clear_leftovers
 from ..store.publish import temporary_folder
 
@@ -77,6 +77,7 @@ def require_free(out: Path, *, force: bool) -> None:
             fix=f"use --out model{SUFFIX}",
         )
     with writing(out.parent, 0):
+        require_outside_engines(out, f"--out {out}")
         if out.exists() and not out.is_file():
             raise UsageError(f"--out {out} exists and is not a file", fix="choose another file for --out")
         if os.path.lexists(out) and not out.exists():

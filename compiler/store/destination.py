@@ -36,6 +36,8 @@ def require_publishable(out: Path) -> Path:
             )
         if final.exists():
             _require_replaceable(out, final)
+        else:
+            require_outside_engines(final, f"--out {out}")
         _require_writable(final)
     return final
 
@@ -51,6 +53,18 @@ def require_disjoint(out: Path, *read: str | Path | None) -> None:
                 why="the output would replace this folder",
                 fix="choose another folder for --out" + ("" if is_folder else ", or move the file"),
             )
+
+
+def require_outside_engines(path: Path, named: str) -> None:
+    """Raise ``UsageError`` for a path inside an engine; ``named`` is the flag with the path that the user typed."""
+    final = Path(os.path.realpath(path))
+    engine = next((folder for folder in final.parents if os.path.isfile(folder / FILE_NAME)), None)
+    if engine is not None:
+        raise UsageError(
+            f"{named} is inside the engine {engine}",
+            why="an engine holds only its own files, and a build that replaces it removes everything else",
+            fix="choose a path outside of the engine",
+        )
 
 
 def is_export(folder: Path) -> bool:

@@ -25,8 +25,9 @@ def require_replaceable(path: Path) -> None:
 
     Raises ``EnvironmentProblem`` if it cannot be written.
     """
-    from ..store.destination import is_record  # imported here, because --help does not need it
+    from ..store.destination import is_record, require_outside_engines  # imported here, because --help needs neither
 
+    require_outside_engines(path, f"--profile {path}")
     if os.path.exists(path) and not is_record(path, _KEY):
         raise UsageError(
             f"{path} exists and is not a profile", fix="choose another file for --profile, or remove the file"

@@ -17,6 +17,7 @@ from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Bytes
+from ..store.destination import require_outside_engines
 from .certificate import Certificate
 from .certify import DEFAULT_TOKENS, CertificateRequest
 from .measure_precision import MeasureRequest, Reference
@@ -93,6 +94,7 @@ class VerifyOptions:
                 f"--certificate {self.certificate}: the folder {self.certificate.parent} does not exist",
                 fix="create the folder first",
             )
+        require_outside_engines(self.certificate, f"--certificate {self.certificate}")
         if self.certificate.exists():
             Certificate.read(self.certificate)  # before minutes of other work
 

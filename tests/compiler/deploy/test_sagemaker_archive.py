@@ -74,6 +74,12 @@ def test_unusable_output_path_is_rejected(cli: Run, demo_engine: Path, tmp_path:
     assert (tmp_path / "there.tar.gz").read_text() == "mine"
 
 
+def test_no_archive_is_put_into_an_engine(cli: Run, demo_engine: Path) -> None:
+    done = cli("sagemaker", demo_engine, "--out", demo_engine / "model.tar.gz")
+    assert (done.code, "is inside the engine" in done.err) == (2, True), done.err
+    assert not (demo_engine / "model.tar.gz").exists()
+
+
 def test_existing_file_is_replaced_on_request(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.tar.gz"
     out.write_text("old")

@@ -44,6 +44,15 @@ def test_device_is_no_record() -> None:
     assert not is_record(Path("/dev/zero"), "key")
 
 
+@pytest.mark.parametrize("below", ["new", "target/deeper/new"])
+def test_no_output_is_put_into_an_engine(tmp_path: Path, engine: Path, below: str) -> None:
+    (tmp_path / "link").symlink_to(engine)
+    for folder in (engine, tmp_path / "link"):
+        with pytest.raises(UsageError, match=f"--out {folder / below} is inside the engine {engine}"):
+            require_publishable(folder / below)
+    assert [path.name for path in engine.iterdir()] == [FILE_NAME]
+
+
 def test_link_resolves_to_its_folder(tmp_path: Path, engine: Path) -> None:
     (tmp_path / "link").symlink_to(engine)
     (tmp_path / "second").symlink_to("link")

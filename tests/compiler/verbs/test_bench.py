@@ -51,6 +51,14 @@ def test_output_that_cannot_be_written_is_refused_before_the_measurement(
     assert Path("notes.md").read_text() == "mine"
 
 
+@pytest.mark.parametrize("flag", ["--out", "--html"])
+def test_no_output_is_put_into_an_engine(cli: Run, tiny_folder: Path, flag: str) -> None:
+    before = sorted(tiny_folder.iterdir())
+    done = cli("bench", tiny_folder, *FEW, flag, tiny_folder / "bench.json")
+    assert (done.code, f"{flag} {tiny_folder / 'bench.json'} is inside the engine" in done.err) == (2, True), done.err
+    assert sorted(tiny_folder.iterdir()) == before
+
+
 def test_ctrl_c_prints_finished_turns_and_writes_no_file(
     cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,12 @@ def test_other_files_are_not_replaced(text: str, cli: Run, demo_engine: Path, tm
     assert file.read_text() == text
 
 
+def test_no_profile_is_put_into_an_engine(cli: Run, demo_engine: Path) -> None:
+    done = cli("run", demo_engine, "--prompt", "x", "--profile", demo_engine / "profile.json")
+    assert (done.code, "is inside the engine" in done.err) == (2, True), done.err
+    assert not (demo_engine / "profile.json").exists()
+
+
 def test_file_that_cannot_be_written_is_refused_before_the_run(cli: Run, tmp_path: Path) -> None:
     done = cli("run", "no-engine", "--prompt", "x", "--profile", tmp_path / "not" / "there.json")
     assert (done.code, f"cannot write to {tmp_path / 'not'}" in done.err) == (3, True), done.err

@@ -171,3 +171,9 @@ def test_options_that_make_no_certificate_are_refused(
     done = cli("verify", tmp_path, *flags)
     assert done.code == 2
     assert error in " ".join(done.err.split())
+
+
+def test_no_certificate_is_put_into_an_engine(tiny_folder: Path, cli: Run) -> None:
+    done = cli("verify", tiny_folder, "--certificate", tiny_folder / "c.json")
+    assert (done.code, "is inside the engine" in done.err) == (2, True), done.err
+    assert not (tiny_folder / "c.json").exists()
