@@ -19,7 +19,7 @@ from ...console import interrupts
 from ...console.progress import Progress
 from ...store.atomic_files import flush_tree, move_into_place, require_space, writing
 from ...store.copy_file import copy_file, shares_blocks
-from ...store.destination import require_name
+from ...store.destination import require_name, require_outside_engines
 from ...store.leftovers import clear_leftovers
 from ...store.publish import temporary_folder
 from .model_folders import ENGINE, model_folders
@@ -56,6 +56,7 @@ def write_repository(
     source = _Engine(engine, manifest)
     with writing(repository, size):
         final = Path(os.path.realpath(repository))
+        require_outside_engines(final / options.name, f"--repository {repository}")
         plans = []
         for name, texts in model_folders(options, manifest).items():
             holds_engine = name == options.name

@@ -152,6 +152,14 @@ def test_a_damaged_engine_is_refused(demo_engine: Path, tmp_path: Path, cli: Run
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("below", ["", "target", "new/models"])
+def test_no_model_is_put_into_an_engine(demo_engine: Path, cli: Run, below: str) -> None:
+    before = contents(demo_engine)
+    done = cli("triton", demo_engine, "--repository", demo_engine / below, "--name", "m", "--link")
+    assert (done.code, f"is inside the engine {demo_engine}" in done.err) == (2, True), done.err
+    assert contents(demo_engine) == before
+
+
 def test_engine_inside_the_output_folder_is_rejected(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m").code == 0
     inside = tmp_path / "m" / "1" / "engine"
