@@ -21,6 +21,7 @@ from ...store.atomic_files import flush_tree, move_into_place, require_space, wr
 from ...store.copy_file import copy_file, shares_blocks
 from ...store.destination import require_name, require_outside_engines
 from ...store.leftovers import clear_leftovers
+from ...store.locks import locked
 from ...store.publish import temporary_folder
 from .model_folders import ENGINE, model_folders
 from .options import RepositoryOptions
@@ -61,14 +62,15 @@ def write_repository(
         for name, texts in model_folders(options, manifest).items():
             holds_engine = name == options.name
             plans.append(_plan(final / name, texts, source if holds_engine else None, options))
-        for plan in plans:
-            plan.require_free(engine, force=force)
-        changed = [plan for plan in plans if not plan.exists()]
-        if changed:
-            final.mkdir(parents=True, exist_ok=True)
-            clear_leftovers(final)
-        for plan in changed:
-            plan.publish(progress)
+        final.mkdir(parents=True, exist_ok=True)
+        with locked(final):  # another run may be writing the same models
+            for plan in plans:
+                plan.require_free(engine, force=force)
+            changed = [plan for plan in plans if not plan.exists()]
+            if changed:
+                clear_leftovers(final)
+            for plan in changed:
+                plan.publish(progress)
     engine_path = options.path if options.placing == "path" else f"1/{ENGINE}"
     return WrittenModels(
         repository, tuple(p.folder.name for p in plans), tuple(p.folder.name for p in changed), engine_path

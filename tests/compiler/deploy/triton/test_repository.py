@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from peagle.compiler.console.progress import Quiet
+from peagle.compiler.deploy.triton.options import RepositoryOptions
+from peagle.compiler.deploy.triton.repository import write_repository
+from peagle.compiler.store.locks import locked
 from peagle.engines.folder.manifest import Manifest
 from tests.fixtures.commands import Run
 
@@ -117,6 +122,17 @@ def test_neighbouring_models_are_untouched(demo_engine: Path, tmp_path: Path, cl
     (other / "model.py").write_text("mine")
     assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--link", "--force").code == 0
     assert (other / "model.py").read_text() == "mine"
+
+
+def test_a_run_waits_for_another_that_writes_to_the_repository(demo_engine: Path, tmp_path: Path) -> None:
+    options = RepositoryOptions("m", "link")
+    with ThreadPoolExecutor(1) as pool:
+        with locked(tmp_path):
+            second = pool.submit(write_repository, demo_engine, tmp_path, options, Quiet(), force=False)
+            with pytest.raises(TimeoutError):
+                second.result(1)
+            assert not [*tmp_path.iterdir()]
+        assert second.result(60).changed == ("m", "m_tokens", "m_whole")
 
 
 @pytest.mark.parametrize(
