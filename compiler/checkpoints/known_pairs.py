@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...engines.draft_methods import eagle3, peagle
@@ -13,9 +13,13 @@ _HERE = Path(__file__).parent.parent / "bundled"
 
 @dataclass(frozen=True)
 class Local:
-    """A checkpoint on this machine, a folder or a GGUF file. The registry's local checkpoints ship with the package."""
+    """A checkpoint on this machine, a folder or a GGUF file. The registry's local checkpoints ship with the package.
+
+    ``name`` replaces that of a folder whose name says nothing about its content.
+    """
 
     path: Path
+    name: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ PAIRS = {
             name="demo",
             description="small Qwen3-architecture model of Python code with its P-EAGLE head, bundled",
             target=Local(_HERE / "demo" / "target"),
-            drafter=Local(_HERE / "demo" / "drafter"),
+            drafter=Local(_HERE / "demo" / "drafter", name="demo"),
             trained_depth=8,
             taps=(2, 6, 9),
             taps_source="the head's own configuration",

@@ -104,7 +104,9 @@ def resolve_head(
         )
     source = _head(model, draft, revision)
     found = fetch(source, progress)
-    return (source.repo.rpartition("/")[2] if isinstance(source, HubRepo) else found.path.name), found
+    if isinstance(source, HubRepo):
+        return source.repo.rpartition("/")[2], found
+    return (isinstance(source, Local) and source.name) or found.path.name, found
 
 
 def _add_draft() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,7 +114,7 @@ def assemble(
             except EnvironmentProblem as error:  # the engine is whole without them
                 messages.append(
                     f"rounds of several requests were not measured, so their K comes from estimates until "
-                    f"`peagle-compile tune {out}` measures them: {error.one_line}"
+                    f"`peagle-compile tune {shlex.quote(str(out))}` measures them: {error.one_line}"
                 )
             manifest = with_choice(manifest, choice, batches)
         elif platform.runs_here:

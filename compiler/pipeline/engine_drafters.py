@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -222,7 +223,8 @@ def changing(engine: Path) -> Iterator[None]:
 def _extensible(engine: Path) -> Manifest:
     """Return the manifest of an engine that can have further drafters. Raises ``UsageError`` for another."""
     manifest = Manifest.read(engine)
-    fix = f"build an engine with this head: `peagle-compile build --model {manifest.target.origin.id} --draft HEAD`"
+    model = shlex.quote(manifest.target.origin.id)
+    fix = f"build an engine with this head: `peagle-compile build --model {model} --draft HEAD`"
     if not manifest.shapes.taps:
         raise UsageError(
             f"no drafter can be added to {engine}",
@@ -252,7 +254,7 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
             f"{request.engine} already has a drafter named {name}",
             why=f"this drafter was added from {manifest.drafters[name].part.origin.id}",
             fix="choose another name with --name, or first run "
-            f"`peagle-compile drafter remove {request.engine} {name}`",
+            f"`peagle-compile drafter remove {shlex.quote(str(request.engine))} {name}`",
         )
     return name
 
@@ -268,12 +270,12 @@ def _require_taps(manifest: Manifest, request: DrafterRequest, head: DrafterSpec
     taps = manifest.shapes.taps
     if head.taps == taps:
         return
-    model = manifest.target.origin.id
+    pair = f"--model {shlex.quote(manifest.target.origin.id)} --draft {shlex.quote(request.draft)}"
     raise UsageError(
         f"the head {request.draft} does not fit {request.engine}",
         why=f"the head reads the target's layers {_listed(head.taps)} (its taps), but the engine's target outputs "
         f"layers {_listed(taps)}, which were fixed when the engine was built",
-        fix=f"build an engine with this head: `peagle-compile build --model {model} --draft {request.draft}`",
+        fix=f"build an engine with this head: `peagle-compile build {pair}`",
     )
 
 

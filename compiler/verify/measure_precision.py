@@ -5,6 +5,7 @@ The reference is the same pair in FP32, or if that is too large, the target's FP
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,7 @@ def _compare_streamed(
         for ids, (logits, _) in zip(texts.ids, passes(target, texts.ids, advance), strict=True):
             tally.add(logits, engine.target_logits(ids), ids)
     found = tally.comparison()
-    command = f"`peagle-compile verify {engine.folder} --only precision --reference pair`"
+    command = f"`peagle-compile verify {shlex.quote(str(engine.folder))} --only precision --reference pair`"
     return Precision(
         recipe=recipe.name,
         measured=RUN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
@@ -77,7 +78,7 @@ def _repair(name: str, engine: Path) -> str:
     drafter = owner_of(name)
     if not drafter:
         return REBUILD
-    return f"run `peagle-compile drafter remove {engine} {drafter}`, and add the drafter again"
+    return f"run `peagle-compile drafter remove {shlex.quote(str(engine))} {drafter}`, and add the drafter again"
 
 
 def files_to_hash(files: Mapping[str, FileEntry], check: Check) -> dict[str, FileEntry]:

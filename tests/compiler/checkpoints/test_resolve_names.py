@@ -13,7 +13,7 @@ import pytest
 
 from peagle.compiler.checkpoints import hub
 from peagle.compiler.checkpoints.known_pairs import PAIRS, HubRepo, Local, Pair
-from peagle.compiler.checkpoints.resolve_names import has_drafter, resolve, target_config
+from peagle.compiler.checkpoints.resolve_names import has_drafter, resolve, resolve_head, target_config
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.family import default_taps
 from peagle.plugins.errors import BuildError, UsageError
@@ -32,6 +32,19 @@ DEPTHS = {
     "gpt-oss-20b": 10,
     "gpt-oss-120b": 8,
 }
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "name"),
+    [
+        ("demo", "demo", "demo"),
+        ("demo", "peagle", "demo"),
+        ("smollm2-135m", "eagle3", "smollm2-135m-eagle-3"),
+        ("smollm2-135m", "smollm2-135m", "smollm2-135m-p-eagle"),
+    ],
+)
+def test_a_bundled_head_has_a_name_of_its_own(model: str, draft: str, name: str) -> None:
+    assert resolve_head(model, draft)[0] == name
 
 
 @pytest.mark.parametrize("name", BUNDLED)

@@ -160,6 +160,14 @@ def test_name_is_given_once(engine: Path, head: Path) -> None:
     assert f"peagle-compile drafter remove {engine} other" in str(caught.value)
 
 
+def test_advice_quotes_the_engine_for_a_shell(engine: Path, head: Path) -> None:
+    engine = engine.rename(engine.with_name("my engine"))
+    add_drafter(DrafterRequest(engine, str(head)))
+    with pytest.raises(UsageError, match="already has a drafter") as caught:
+        add_drafter(DrafterRequest(engine, str(head)))
+    assert f"peagle-compile drafter remove '{engine}' other" in str(caught.value)
+
+
 def test_draft_method_is_refused_as_a_head(engine: Path) -> None:
     assert "--draft ngram is not a head" in refused(engine, "ngram")
 
