@@ -46,6 +46,20 @@ def cache_root() -> Path:
         ) from error
 
 
+def require_folder(root: Path) -> None:
+    """Raise ``EnvironmentProblem`` if something else than a folder has the place of ``root`` or of a parent."""
+    found = root
+    while not os.path.lexists(found):
+        found = found.parent
+    if not os.path.isdir(found):
+        kind = "a link to nothing" if found.is_symlink() and not found.exists() else "not a folder"
+        raise EnvironmentProblem(
+            f"the cache {root} cannot be used",
+            why=f"{found} is {kind}",
+            fix=f"set {VARIABLE} to a folder" + ("" if os.environ.get(VARIABLE) else f", or remove {found}"),
+        )
+
+
 def make_private(root: Path, *below: str) -> Path:
     """Create the folder ``root/below`` if missing; folders created here are accessible to this user only."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)

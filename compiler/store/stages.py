@@ -22,7 +22,7 @@ from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Bytes
 from .atomic_files import flush_tree, move_into_place, writing
-from .cache_folder import cache_root, make_private, require_trusted
+from .cache_folder import cache_root, make_private, require_folder, require_trusted
 from .import_closure import code_digest
 from .killed_stages import clear_killed, clear_killed_of, lock_of, unfinished_path
 from .leftovers import remove
@@ -62,8 +62,12 @@ class StageStore:
 
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
-        """Return this user's store. Raises ``EnvironmentProblem`` if other users can write to it."""
+        """Return this user's store.
+
+        Raises ``EnvironmentProblem`` if it is not a folder, or if other users can write to it.
+        """
         root = cache_root()
+        require_folder(root)
         require_trusted(root)
         return cls(root, force)
 

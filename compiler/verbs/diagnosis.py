@@ -20,7 +20,7 @@ from ..hardware.packages import EXPORT_PACKAGES
 from ..request.choose_backend import choose_backend
 from ..request.request import ONNXRUNTIME
 from ..store.atomic_files import free_bytes
-from ..store.cache_folder import cache_root, require_trusted
+from ..store.cache_folder import cache_root, require_folder, require_trusted
 from .precision_support import PrecisionSupport, support
 
 RUNTIME_PACKAGES = ("peagle-compile", "numpy", "onnxruntime", "tokenizers", "typer", "rich")
@@ -155,6 +155,7 @@ def _tensorrt(
 def _cache_problem(root: Path) -> str:
     """Return the reason why builds cannot use the cache, with the fix; empty if they can."""
     try:
+        require_folder(root)
         require_trusted(root)
     except PeagleError as error:
         return error.one_line

@@ -52,6 +52,29 @@ def test_list_shows_purpose_size_and_time(cli: Run, cache: Path) -> None:
     assert f"in 2 steps below {cache}" in lines[-1]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("cache", "list"),
+        ("cache", "prune"),
+        ("build", "--model", "demo", "--out", "out"),
+        ("build", "--model", "demo", "--out", "out", "--dry-run"),
+    ],
+)
+@pytest.mark.parametrize("name", ["file", "file/cache", "link"])
+def test_a_cache_that_is_not_a_folder_is_refused(
+    cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nothing")
+    monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / name))
+    done = cli(*command)
+    assert (done.code, f"the cache {tmp_path / name} cannot be used" in done.err) == (3, True), done.err
+    assert "set PEAGLE_CACHE to a folder" in done.err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "link"]
+
+
 def test_empty_cache_is_reported_empty(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "none"))
     assert cli("cache", "list").out == f"0 B in 0 steps below {tmp_path / 'none'}\n"
