@@ -20,6 +20,7 @@ from ...plugins.errors import BuildError
 from ...plugins.number_types import BY_SAFETENSORS
 from ...plugins.problems import shown
 from ...plugins.regular_files import require_regular
+from ...plugins.unique_keys import unique_keys
 from .json_files import parse_json
 
 # Types that this package does not compute with have only a size.
@@ -72,7 +73,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             f"cannot read {path}", why=str(error), fix="check that the file exists and is readable"
         ) from None
     try:
-        header = parse_json(raw, _no_duplicates)
+        header = parse_json(raw, unique_keys)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"the header is not valid JSON ({error})") from None
     if not isinstance(header, dict):
@@ -170,13 +171,6 @@ def _sizes(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list) or len(value) > _MAX_RANK:
         return None
     return tuple(value) if all(type(item) is int and 0 <= item < 2**60 for item in value) else None
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a name appears twice")
-    return result
 
 
 def _foreign(path: Path, head: bytes, size: int) -> BuildError:

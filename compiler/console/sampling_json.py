@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ...plugins.errors import UsageError, nearest
+from ...plugins.unique_keys import unique_keys
 from .input_text import argument_text
 
 
@@ -22,7 +23,7 @@ def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict
     if text is None:
         return {}
     try:
-        parameters = json.loads(argument_text(flag, text))
+        parameters = json.loads(argument_text(flag, text), object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{flag} is not valid JSON: {error}", fix='use an object such as {"min_tokens": 8}') from None
     if not isinstance(parameters, dict):

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from ...plugins.errors import UsageError
 from ..console.input_text import file_text
 from ..console.option_fields import Option
+from .repeated_keys import repeated_key
 
 _KINDS = {str: "a string", int: "an integer", float: "a number", Path: "a path"}
 
@@ -21,9 +22,16 @@ def read_config(path: Path) -> dict[str, Any]:
 
     text = file_text("--config", path)
     try:
-        content = yaml.safe_load(text)
+        content, repeated = yaml.safe_load(text), repeated_key(text)
     except Exception as error:  # the loader also passes on errors of int(), date() and deep nesting
         raise _unreadable(path, error) from None
+    if repeated is not None:
+        key, line = repeated
+        raise UsageError(
+            f"--config {path} sets {shown(key)} twice",
+            why=f"line {line} sets it again, and only one value can apply",
+            fix="remove one of the two",
+        )
     if content is not None and not isinstance(content, dict):
         raise UsageError(
             f"--config {path} contains no options",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ...engines.panics import is_library_fault, reason_of
@@ -16,6 +15,7 @@ from ...engines.text.tokenizer import Tokenizer
 from ...plugins.errors import BuildError, PeagleError
 from ...plugins.problems import counted, listed
 from ...plugins.regular_files import read_regular
+from ...plugins.unique_keys import unique_keys
 from ..bundled.prompts import Prompt
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.json_files import MAX_BYTES, parse_json
@@ -178,14 +178,7 @@ def _canonical(content: bytes) -> str | None:
     None if the content is not a JSON object or has duplicate keys: readers may take either value of those.
     """
     try:
-        settings = parse_json(content, _unique)
+        settings = parse_json(content, unique_keys)
         return json.dumps({name: value for name, value in settings.items() if name != "chat_template"}, sort_keys=True)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate key")
-    return found

@@ -6,6 +6,7 @@ loaded, and the other keys must match what the engine does. Ignored keys are rep
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ...plugins.errors import UsageError, nearest
+from ...plugins.unique_keys import unique_keys
 from ..draft_methods import methods_in_vllm
 from ..draft_options import is_auto
 from ..folder.manifest import Manifest
@@ -58,7 +60,8 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
         text = environment[origin]
     try:
         config = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
-    except (msgspec.DecodeError, RecursionError) as error:
+        json.loads(text, object_pairs_hook=unique_keys)  # the other parser keeps the last value of a repeated key
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{origin} is not valid JSON: {error}", fix="use a JSON object in vLLM's format") from None
     if not isinstance(config, dict):
         raise UsageError(f"{origin} is not a JSON object", fix='use an object such as {"num_speculative_tokens": 3}')

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ...plugins.errors import UsageError
+from ...plugins.unique_keys import unique_keys
 
 FLAG = "--structured-outputs-config"
 # Accepted values of vLLM's other keys: those that describe the behaviour here.
@@ -44,7 +45,7 @@ def form_defaults_of(text: str | None) -> FormDefaults:
     known = [field.name for field in fields(FormDefaults)]
     fix = f'use an object such as {{"{known[0]}": false}}'
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{FLAG} is not valid JSON", why=str(error), fix=fix) from None
     if not isinstance(content, dict):

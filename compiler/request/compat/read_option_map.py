@@ -9,7 +9,9 @@ from typing import Any
 
 from ....engines.draft_methods import head_named
 from ....plugins.errors import UsageError, nearest
+from ....plugins.unique_keys import unique_keys
 from ..config_file import shown, typed
+from ..repeated_keys import repeated_key
 from ..verb_options import VerbOptions
 from .option_map import ANY_HEAD, BUILD_CONFIG, GROUPS, OPTION_MAP, UNREAD, OptionMapping
 
@@ -80,7 +82,7 @@ def read_speculative_config(options: VerbOptions, text: str, given: Mapping[str,
 def _parsed(text: str, origin: str) -> dict[str, Any]:
     """Parse a JSON object. Raises ``UsageError``."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{origin} is not valid JSON", why=str(error), fix="use a JSON object in vLLM's format"
@@ -118,12 +120,15 @@ def _listed(name: str, text: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        value, repeated = yaml.safe_load(text), repeated_key(text)
     except Exception as error:  # the loader also passes on errors of int(), date() and deep nesting
         why = " ".join(str(error).split())
         raise UsageError(
             f"--set {name} is neither YAML nor JSON", why=why, fix='use valid YAML or JSON, for example ["a", "b"]'
         ) from None
+    if repeated is not None:
+        raise UsageError(f"--set {name} sets {shown(repeated[0])} twice", fix="remove one of the two")
+    return value
 
 
 def _read(options: VerbOptions, key: Any, value: Any, origin: str) -> Iterator[MappedOption]:

@@ -106,6 +106,13 @@ def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
         read_config(path)
 
 
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("max_seq_len: 64\nmax_seq_len: 64\n")
+    with pytest.raises(UsageError, match=r"--config .* sets 'max_seq_len' twice\n  why: line 2 sets it again"):
+        read_config(path)
+
+
 @pytest.mark.parametrize(("text", "says"), [("- a\n", "contains no options"), ("a: [", "neither YAML nor JSON")])
 def test_a_file_without_options_is_refused(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "config"

@@ -155,6 +155,7 @@ def test_sampling_parameters_without_a_flag_are_given_by_their_names(cli: Run, d
     [
         ("{", "--sampling is not valid JSON"),
         ("[" * 9999, "--sampling is not valid JSON"),
+        ('{"min_tokens": 1, "min_tokens": 2}', "--sampling is not valid JSON: the key 'min_tokens' appears twice"),
         ("3", "--sampling is not a JSON object"),
         ('{"stop": "a"}', "stop has its own flag"),
         ('{"precence_penalty": 1}', "did you mean presence_penalty"),

@@ -93,6 +93,7 @@ def test_default_behaviour_settings_are_accepted_silently(served_engine: Engine)
     [
         ("3", "not a JSON object"),
         ("{", "not valid JSON"),
+        ('{"method": "ngram", "method": "eagle3"}', "the key 'method' appears twice"),
         ('{"num_speculative_tokens": 1000}', "num_speculative_tokens 1000 is not supported"),
         ('{"num_speculative_tokens": "3"}', "num_speculative_tokens '3' is not supported"),
         ('{"method": "medusa"}', "unknown method 'medusa'"),

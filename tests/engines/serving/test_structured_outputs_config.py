@@ -31,6 +31,7 @@ def test_the_option_is_read_as_vllm_has_it(text: str | None, found: FormDefaults
     [
         ("{", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
+        ('{"backend": "auto", "backend": "auto"}', "the key 'backend' appears twice"),
         ("3", "is not a JSON object"),
         ('{"disable_additional_properties": 1}', "disable_additional_properties must be true or false"),
         ('{"backend": "outlines"}', "backend is not supported"),

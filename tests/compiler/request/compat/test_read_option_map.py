@@ -168,6 +168,7 @@ def test_a_value_is_translated(content: dict[str, Any], ours: dict[str, Any]) ->
         ({"speculative_config": {"max_draft_len": "many"}}, "max_draft_len 'many' is not an integer"),
         ({"speculative_config": {"max_draft_length": 3}}, "unknown option 'speculative_config.max_draft_length'"),
         ({"speculative_config": "eagle"}, "speculative_config is not valid JSON"),
+        ({"speculative_config": '{"method": "ngram", "method": "ngram"}'}, "the key 'method' appears twice"),
         ({"speculative_config": [1]}, "unknown option 'speculative_config'"),
         ({"build_config": {"quant_config": {}}}, "unknown option 'build_config.quant_config'"),
         ({"build_config": {"max_sequence": 3}}, "no option 'max_sequence'"),
@@ -255,6 +256,8 @@ def test_settings_are_read_as_the_file_is() -> None:
     )
     with pytest.raises(UsageError, match="neither YAML nor JSON"):
         read_foreign_settings(BUILD, [("quant_config.exclude_modules", "[a")], {})
+    with pytest.raises(UsageError, match="--set speculative_config sets 'max_draft_len' twice"):
+        read_foreign_settings(BUILD, [("speculative_config", "{max_draft_len: 3, max_draft_len: 4}")], {})
     with pytest.raises(UsageError, match="cannot be combined"):
         read_foreign_settings(BUILD, [("max_model_len", "3")], {"max_seq_len": "4"})
 
