@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -56,7 +57,7 @@ def require_outputs(out: Path | None, html: Path | None) -> None:
     if out is not None and html.absolute() == out.absolute():
         raise UsageError(f"--html and --out are the same file, {html}", fix="choose another file for --html")
     require_outside_engines(html, f"--html {html}")
-    if html.exists() and not _is_page(html):
+    if os.path.exists(html) and not _is_page(html):
         raise UsageError(
             f"{html} exists and was not written by `peagle-compile bench`",
             fix="choose another file for --html, or remove the file",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import subprocess
 import threading
@@ -76,7 +77,7 @@ def _remove(path: Path) -> None:
     for _ in range(_TRIES):
         with suppress(OSError):
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
-        if not path.is_symlink() and not path.exists():
+        if not os.path.lexists(path):  # pathlib raises for a name that is too long
             return
         time.sleep(0.02)
 

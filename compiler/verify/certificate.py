@@ -200,7 +200,7 @@ class Certificate:
             content = json.loads(read_regular(path, _MAX_BYTES))
             seal = content.pop(_SEAL)
             number = content.pop("certificate_format")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(
                 f"{path} is not a certificate of `peagle-compile verify`", why=str(error), fix=_FIX
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Bytes
+from ..store.atomic_files import require_writable
 from ..store.destination import require_outside_engines
 from .certificate import Certificate
 from .certify import DEFAULT_TOKENS, CertificateRequest
@@ -89,14 +91,15 @@ class VerifyOptions:
                 why="a certificate records the losslessness check",
                 fix="use --only losslessness, or remove --certificate",
             )
-        if not self.certificate.parent.is_dir():
+        if not os.path.isdir(self.certificate.parent):
             raise UsageError(
                 f"--certificate {self.certificate}: the folder {self.certificate.parent} does not exist",
                 fix="create the folder first",
             )
         require_outside_engines(self.certificate, f"--certificate {self.certificate}")
-        if self.certificate.exists():
-            Certificate.read(self.certificate)  # before minutes of other work
+        if os.path.exists(self.certificate):  # before minutes of other work
+            Certificate.read(self.certificate)
+        require_writable(self.certificate)
 
     def measures(self, manifest: Manifest) -> MeasureRequest:
         """Return the settings of the precision measurement. Raises ``UsageError`` for conflicting options."""

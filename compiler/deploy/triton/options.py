@@ -9,6 +9,7 @@ from typing import Literal
 
 from ....engines.draft_options import engine_with, with_drafter
 from ....engines.folder.manifest import Manifest
+from ....engines.requests.arguments import number
 from ....plugins.errors import UsageError
 
 Placing = Literal["copy", "link", "path"]
@@ -37,7 +38,7 @@ class RepositoryOptions:
     drafters: tuple[str, ...] = ()
 
     def require_possible(self, manifest: Manifest) -> None:
-        """Raise ``UsageError`` for an invalid name or path, GPUs with a CPU engine, or drafters that it has not."""
+        """Raise ``UsageError`` for invalid values, GPUs with a CPU engine, or drafters that the engine lacks."""
         if self.draft:
             engine_with(manifest, self.draft)
         for name in self.drafters:
@@ -48,6 +49,7 @@ class RepositoryOptions:
                 why="Triton and its clients use the name in paths and URLs",
                 fix="choose a --name of at most 128 letters, digits, dots, - and _, starting with a letter or a digit",
             )
+        number("--request-timeout", self.request_timeout, 0, is_above=True)
         if self.gpus and not manifest.backend.gpus:
             raise UsageError(
                 "--gpus does not work with a CPU engine",

@@ -35,6 +35,8 @@ def test_figures_are_printed_and_written(cli: Run, tiny_folder: Path, tmp_path: 
         (("--out", "not/there.json"), 3, "cannot write to not"),
         (("--html", "not/there.html"), 3, "cannot write to not"),
         (("--html", "notes.md"), 2, "notes.md exists and was not written by"),
+        (("--out", "x" * 300), 2, "is not a valid file name"),
+        (("--html", "x" * 300), 2, "is not a valid file name"),
         (("--out", "/dev/zero"), 2, "/dev/zero exists and was not written by"),
         (("--html", "/dev/zero"), 2, "/dev/zero exists and was not written by"),
         (("--out", "same", "--html", "./same"), 2, "--html and --out are the same file"),

@@ -162,6 +162,7 @@ def test_the_command_line_writes_and_continues_a_record_of_a_real_engine(
         (("--tokens", 9), "--tokens needs --certificate FILE"),
         (("--certificate", "c.json", "--acceptance-tolerance", 0.2), "cannot be combined"),
         (("--certificate", "c.json", "--only", "parity"), "cannot be combined"),
+        (("--certificate", "x" * 300), "is not a valid file name"),
         (("--certificate", "missing/c.json"), "the folder missing does not exist"),
     ],
 )

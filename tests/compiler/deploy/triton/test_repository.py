@@ -148,6 +148,7 @@ def test_a_run_waits_for_another_that_writes_to_the_repository(demo_engine: Path
         (("--engine-path", 'a"b'), 2, "config.pbtxt cannot contain"),
         (("--engine-path", "/not-utf-8-\udcff"), 2, "config.pbtxt cannot contain"),
         (("--engine-path", ""), 2, "config.pbtxt cannot contain"),
+        (("--request-timeout", "inf"), 2, "--request-timeout must be a finite number above 0"),
         (("--max-batch-size", "0"), 2, "max-batch-size"),
     ],
 )
