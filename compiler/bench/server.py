@@ -49,9 +49,14 @@ class BenchServer:
     api_key: str | None = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        fix = "use a URL such as http://127.0.0.1:8000"
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port  # raises for one that is no number or too large
+        except ValueError as error:
+            raise UsageError(f"{self.url} is not the URL of a server", why=str(error), fix=fix) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{self.url} is not the URL of a server", fix="use a URL such as http://127.0.0.1:8000")
+            raise UsageError(f"{self.url} is not the URL of a server", fix=fix)
 
     @cached_property
     def model(self) -> str:

@@ -34,6 +34,8 @@ ENGINE = (Path("engine"),)
         ({"engines": ENGINE, "peer": ("http://x:1",)}, "--peer http://x:1 is not NAME=URL"),
         ({"engines": ENGINE, "peer": ("a=",)}, "--peer a= is not NAME=URL"),
         ({"engines": ENGINE, "peer": ("a=ftp://x",)}, "ftp://x is not the URL of a server"),
+        ({"engines": ENGINE, "peer": ("a=http://[x",)}, "is not the URL of a server"),
+        ({"engines": ENGINE, "peer": ("a=http://x:99999",)}, "is not the URL of a server"),
         ({"engines": ENGINE, "peer": ("a=http://x", "a=http://y")}, "--peer uses the name a twice"),
         ({"url": "http://x", "peer": ("a=http://y",)}, "--peer and --url cannot be combined"),
         ({"engines": ENGINE, "endpoint": "responses"}, "unknown --endpoint responses"),

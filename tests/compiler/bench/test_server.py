@@ -61,6 +61,12 @@ def test_servers_that_do_not_report_acceptance_have_none(told: Any) -> None:
     assert acceptance_of(told) is None
 
 
+@pytest.mark.parametrize("url", ["http://[x", "http://x:port", "http://x:99999", "http://", "x:1"])
+def test_text_that_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not the URL of a server"):
+        BenchServer(url, "chat", FIELDS)
+
+
 def test_refusals_and_missing_servers_are_named(server: Server, tmp_path: Path) -> None:
     wrong = BenchServer(server.url, "chat", FIELDS | {"temperature": -1})
     with pytest.raises(EnvironmentProblem, match="answered 400") as error:
