@@ -28,9 +28,10 @@ Runs = Sequence[tuple[str, bool]]  # pieces of a text, each with whether it was 
 class ReportedTokens:
     """The tokens of a choice that are reported at once: all of them, or the next ones of a stream.
 
-    ``prompt`` are the token ids of its prompt. An echoed prompt precedes the first text, and its logprobs precede the
-    first ones; its first token has None. ``token_ids`` are only the answer's. ``finish_reason`` is that of a
-    ``RequestOutput``, or "tool_calls". ``offset`` is the number of visible characters reported before.
+    ``prompt`` are the token ids of its prompt. An echoed prompt, whose text is ``echo``, precedes the first text, and
+    its logprobs precede the first ones; its first token has None. ``token_ids`` are only the answer's.
+    ``finish_reason`` is that of a ``RequestOutput``, or "tool_calls". ``offset`` is the number of visible characters
+    reported before.
     """
 
     choice: int
@@ -44,6 +45,7 @@ class ReportedTokens:
     calls: Sequence[ToolCall] = ()
     thoughts: Sequence[Thought] = ()
     offset: int = 0
+    echo: str = ""
 
     @property
     def thought(self) -> str:
@@ -108,6 +110,7 @@ class Reporter:
                 text=text + reported.text,
                 logprobs=(*scored, *reported.logprobs),
                 runs=((text, False), *reported.runs),
+                echo=text,
             )
         return self._read(reported)
 

@@ -183,6 +183,14 @@ class Tokenizer:
             return bytes.fromhex(code[1])
         return self.piece(token_id).encode()
 
+    def text_bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes that a single id adds to the text of ``decode``: none if it is a special token."""
+        return b"" if token_id in self._special_ids else self.bytes_of(token_id)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(at for at, each in self._tokenizer.get_added_tokens_decoder().items() if each.special)
+
     @cached_property
     def _decoders(self) -> frozenset[str]:
         return frozenset(str(step.get("type")) for step in steps_of(self._tokenizer.decoder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import secrets
 import time
 from abc import abstractmethod
@@ -158,9 +159,17 @@ class CompletionAnswer(Answer):
 
     prefix, whole_name, piece_name = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
+    def __init__(
+        self,
+        model: str,
+        token_text: Callable[[int], str],
+        text_bytes: Callable[[int], bytes],
+        options: ResponseOptions,
+    ) -> None:
+        """``text_bytes`` returns the bytes that a token adds to a text: none for a special token."""
         super().__init__(model, token_text, options)
-        self._offsets: Counter[int] = Counter()  # text offset of the next token, by choice
+        self._text_bytes = text_bytes
+        self._offsets: dict[int, _Offsets] = {}  # by choice
 
     def text(self, tokens: ReportedTokens) -> dict[str, Any]:
         """Return the text; the first one has the prompt's token ids, if requested."""
@@ -174,21 +183,16 @@ class CompletionAnswer(Answer):
             choice["prompt_logprobs"] = each
 
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """Return parallel lists.
-
-        Offsets count from the start of the choice's text. The top tokens include the chosen one.
-        """
+        """Return parallel lists. The top tokens include the chosen one."""
         found: Logprobs = tokens.logprobs
         ids = [tokens.prompt[0] if each is None else each.token_id for each in found]
-        texts, offsets = [self.token_text(token) for token in ids], []
-        for text in texts:
-            offsets.append(self._offsets[tokens.choice])
-            self._offsets[tokens.choice] += len(text)
+        offsets = self._offsets.setdefault(tokens.choice, _Offsets(self.token_text, self._text_bytes))
+        num_echoed = len(ids) - len(tokens.token_ids)
         return {
-            "tokens": texts,
+            "tokens": [self.token_text(token) for token in ids],
             "token_logprobs": [each and each.logprob for each in found],
             "top_logprobs": [each and self._likely(each) for each in found],
-            "text_offset": offsets,
+            "text_offset": [*offsets.of_echo(ids[:num_echoed], tokens.echo), *offsets.of(ids[num_echoed:])],
         }
 
     def _likely(self, found: TokenLogprob) -> dict[str, float]:
@@ -197,6 +201,41 @@ class CompletionAnswer(Answer):
         for token, value in (*found.top, (found.token_id, found.logprob)):
             likely.setdefault(self.token_text(token), value)
         return likely
+
+
+class _Offsets:
+    """Where the tokens of one choice begin in its text. A character of several tokens ends with the last of them."""
+
+    def __init__(self, token_text: Callable[[int], str], text_bytes: Callable[[int], bytes]) -> None:
+        self._token_text, self._text_bytes = token_text, text_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at = 0
+
+    def of_echo(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return the offsets of the prompt's tokens in its echoed ``text``, which the answer follows.
+
+        The text has only those special tokens that the prompt spells out, and no space that the tokenizer puts first.
+        """
+        offsets = list[int]()
+        for token in ids:
+            offsets += self.of([token])
+            own_text = self._token_text(token)
+            if not self._text_bytes(token):
+                self._at += len(own_text) if text.startswith(own_text, self._at) else 0
+            elif self._at and not offsets[-1] and own_text.startswith(" ") and not text.startswith(" "):
+                self._at -= 1
+        if ids:
+            self._at = len(text)
+            self._decoder.reset()  # the answer does not complete a character of the prompt
+        return offsets
+
+    def of(self, ids: Sequence[int]) -> list[int]:
+        """Return the offsets of the next tokens."""
+        offsets = []
+        for token in ids:
+            offsets.append(self._at)
+            self._at += len(self._decoder.decode(self._text_bytes(token)))
+        return offsets
 
 
 def finish(reason: str | None) -> str | None:

@@ -45,7 +45,10 @@ async def complete(state: ServerState, request: Request, raw: bytes) -> Response
     body = body_of(raw, CompletionBody)
     state.check_model(body.model)
     generation = generation_of(body, state.engine.max_seq_len, state.settings)
-    renderer = CompletionAnswer(state.settings.model, state.engine.tokenizer.piece, ResponseOptions.of(body))
+    tokenizer = state.engine.tokenizer
+    renderer = CompletionAnswer(
+        state.settings.model, tokenizer.piece, tokenizer.text_bytes_of, ResponseOptions.of(body)
+    )
     return await answer(state, request, generation, renderer)
 
 

@@ -97,6 +97,15 @@ def test_bytes_of_tokens_form_the_text(make: Make) -> None:
     assert {tokenizer.bytes_of(token) for token in range(tokenizer.vocab_size)} >= {bytes([at]) for at in range(256)}
 
 
+def test_special_tokens_add_nothing_to_the_text(make: Make) -> None:
+    options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [{"id": 256 + at, "content": f"<{at}>", "special": not at, **options} for at in range(2)]
+    tokenizer = make(added_tokens=added)
+    ids = tokenizer.encode("<0>a<1>")
+    assert [tokenizer.text_bytes_of(token) for token in ids] == [b"", b"a", b"<1>"]
+    assert tokenizer.decode(ids) == "a<1>"
+
+
 def test_padding_of_a_billion_tokens_does_not_end_the_process(make: Make) -> None:
     assert len(make(padding=PADDING | {"strategy": {"Fixed": 10**9}}).encode("ab")) == 2
 

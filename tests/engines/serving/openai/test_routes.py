@@ -396,6 +396,21 @@ def test_echo_is_streamed_first_without_logprobs(client: OpenAI) -> None:
     assert "".join(text for text, _ in runs) == answer.choices[0].text
 
 
+def test_text_offsets_are_places_in_the_text(client: OpenAI) -> None:
+    text = "na\u00efve \U0001f642\U0001f642 caf\u00e9!"
+    form = {"structured_outputs": {"choice": [text]}}
+    asked: Any = {"model": MODEL, "prompt": text, "max_tokens": 60, "logprobs": 0, "extra_body": form}
+    for echo, expected in ((False, text), (True, text * 2)):
+        (choice,) = client.completions.create(**asked, echo=echo).choices
+        assert choice.logprobs is not None
+        assert choice.text == expected
+        offsets, tokens = choice.logprobs.text_offset or [], choice.logprobs.tokens or []
+        whole = [(at, token) for at, token in zip(offsets, tokens, strict=True) if "\ufffd" not in token]
+        assert len(whole) < len(tokens), "some characters are split"
+        assert all(expected[at:].startswith(token) or at == len(expected) for at, token in whole)
+        assert sum(expected[at] == "\U0001f642" for at in set(offsets) if at < len(expected)) == (4 if echo else 2)
+
+
 def test_prompt_logprobs_match_vllm_format(client: OpenAI, served_engine: Engine) -> None:
     extra = {"prompt_logprobs": 2}
     completion = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1, extra_body=extra)
