@@ -81,7 +81,7 @@ class ToolCallReader:
             inner, closed, rest = after.partition(CLOSE)
             if not opened or not (closed or is_last):
                 break
-            call = self._call(inner)
+            call = self._call(inner) if closed or not _is_cut(inner) else None
             while self._are_certain and call is None and closed:  # an argument may contain the closing tag
                 more, closed, rest = rest.partition(CLOSE)
                 inner = f"{inner}{CLOSE}{more}"
@@ -137,6 +137,11 @@ class ToolCallReader:
             return json.loads(value, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError):
             return value
+def _is_cut(inner: str) -> bool:
+    """Return True if a call in tags lacks its end, so that parameters may be missing or incomplete."""
+    return inner.lstrip().startswith(TAG) and not inner.rstrip().endswith("</function>")
+
+
 
 
 def is_returned_as_text(schema: Any) -> bool:

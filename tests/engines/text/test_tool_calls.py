@@ -96,6 +96,14 @@ def test_empty_call_is_text(inner: str) -> None:
     assert read(text) == (text, [])
 
 
+def test_a_call_in_tags_that_is_truncated_is_text() -> None:
+    """Otherwise, a client would run it with the parameters that happen to be there."""
+    call = "<tool_call>\n<function=f>\n<parameter=a>\nrm -r /tmp/a\n</parameter>\n</function>"
+    assert read(call) == ("", [("f", {"a": "rm -r /tmp/a"})])
+    for end in range(1, len(call)):
+        assert read(call[:end]) == (call[:end], [])
+
+
 def test_parameters_have_the_declared_types() -> None:
     written = "".join(
         f"<parameter={key}>\n{value}\n</parameter>\n"
