@@ -129,6 +129,7 @@ class Reporter:
         for at, (piece, drafted) in enumerate(reported.runs or (("", False),)):
             is_last = reported.finish_reason is not None and at + 1 >= len(reported.runs)
             visible, found = reader.push(piece, is_last=is_last)
+            visible = "" if source.must_call else visible  # there is no text, and a truncated call is omitted
             text, calls, shown = text + visible, calls + found, [*shown, (visible, drafted)]
         reason = "tool_calls" if reader.count and reported.finish_reason == "stop" else reported.finish_reason
         runs = [each for each in shown if each[0]]  # calls, and text outside of channels, are not shown

@@ -96,8 +96,6 @@ class ToolCallReader:
                 self.count += 1
         shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
         visible, self._held = visible + self._visible(self._held[:shown]), self._held[shown:]
-        if self._are_certain and self.count:
-            visible = ""  # a truncated call is dropped, and there is no other text
         self._shown += len(visible)
         return visible, calls
 
@@ -137,11 +135,11 @@ class ToolCallReader:
             return json.loads(value, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError):
             return value
+
+
 def _is_cut(inner: str) -> bool:
     """Return True if a call in tags lacks its end, so that parameters may be missing or incomplete."""
     return inner.lstrip().startswith(TAG) and not inner.rstrip().endswith("</function>")
-
-
 
 
 def is_returned_as_text(schema: Any) -> bool:

@@ -275,6 +275,12 @@ def test_a_required_call_is_made_with_drafts_and_without(calling_server: Server,
     assert without_ids(told[0]["content"]) == without_ids(told[1]["content"])
 
 
+def test_a_required_call_that_max_tokens_truncates_is_omitted(calling_server: Server) -> None:
+    pytest.importorskip("llguidance")
+    told = message(calling_server, tools=[TOOL], tool_choice={"type": "any"}, max_tokens=5)
+    assert (told["content"], told["stop_reason"]) == ([], "max_tokens")
+
+
 def test_tool_choice_none_hides_the_tools(calling_server: Server) -> None:
     told = message(calling_server, tools=[TOOL], tool_choice={"type": "none"}, **written(calling("C")))
     assert told["content"] == [{"type": "text", "text": calling("C")}]

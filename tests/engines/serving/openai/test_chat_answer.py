@@ -143,12 +143,16 @@ def test_required_call_can_repeat(client: OpenAI) -> None:
     assert choice.message.content is None, "what max_tokens cut is no call, and nothing else is said"
 
 
-def test_truncated_call_is_text(client: OpenAI) -> None:
-    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "tool_choice": "required", "max_tokens": 3}
-    (choice,) = client.chat.completions.create(**asked, temperature=0).choices
-    assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
-    assert choice.message.content is not None
-    assert "<tool_call>\n{".startswith(choice.message.content[:12])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}], ids=["any", "one"])
+def test_a_required_call_that_max_tokens_truncates_is_omitted(client: OpenAI, choice: Any) -> None:
+    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "tool_choice": choice, "max_tokens": 3}
+    asked["extra_body"] = {"return_drafted": True}
+    whole: Any = client.chat.completions.create(**asked, temperature=0).choices[0]
+    assert (whole.finish_reason, whole.message.tool_calls, whole.message.content) == ("length", None, "")
+    assert whole.model_extra["drafted"] == []
+    pieces: Any = [piece.choices[0] for piece in client.chat.completions.create(**asked, temperature=0, stream=True)]
+    assert [(piece.delta.content, piece.delta.tool_calls) for piece in pieces] == [("", None), (None, None)]
+    assert pieces[-1].finish_reason == "length"
 
 
 def test_half_a_surrogate_pair_in_arguments_is_replaced(client: OpenAI) -> None:

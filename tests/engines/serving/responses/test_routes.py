@@ -258,6 +258,14 @@ def test_a_required_call_is_made_with_drafts_and_without(calling_server: Server,
     assert comparable(told[0])["output"] == comparable(told[1])["output"]
 
 
+def test_a_required_call_that_the_limit_truncates_is_omitted(calling_server: Server) -> None:
+    pytest.importorskip("llguidance")
+    asked = {"tools": [TOOL], "tool_choice": "required", "max_output_tokens": 16}
+    told = answer(calling_server, **asked)
+    assert (told["output"], told["status"]) == ([], "incomplete")
+    assert told["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
 def test_a_tool_loop_by_the_official_client(calling_server: Server) -> None:
     with OpenAI(base_url=f"{calling_server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         asked: Any = {"model": MODEL, "tools": [TOOL], "temperature": 0, "max_output_tokens": 60}
