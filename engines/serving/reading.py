@@ -73,7 +73,8 @@ def parse_body(
 def parse_variant(value: Any, kinds: Mapping[str, type[Body]], path: str, default: str | None = None) -> Body:
     """Parse an object in a body whose ``type`` names one of ``kinds``; without a type, it is the ``default``.
 
-    ``path`` is its path in the body. Raises ``HttpRefusal`` for another type or an invalid value.
+    ``path`` is its path in the body. Fields with null count as absent, known or not: clients that send back parts of an
+    answer add every field that their version of the API has. Raises ``HttpRefusal`` for another type or value.
     """
     name = value.get("type") if isinstance(value, dict) else None
     name = default if name is None and isinstance(value, dict) else name
@@ -87,7 +88,9 @@ def parse_variant(value: Any, kinds: Mapping[str, type[Body]], path: str, defaul
             code="unsupported_parameter",
         )
     try:
-        return msgspec.convert({key: each for key, each in value.items() if key != "type"}, kinds[name])
+        return msgspec.convert(
+            {key: each for key, each in value.items() if key != "type" and each is not None}, kinds[name]
+        )
     except msgspec.ValidationError as error:
         raise _invalid(str(error), path) from None
 

@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from peagle.engines.serving.problems import HttpRefusal
-from peagle.engines.serving.reading import parse_body
+from peagle.engines.serving.reading import parse_body, parse_variant
 
 
 class Content(Struct):
     """A body with one field."""
+
+    a: Any
+
+
+class Closed(Struct, forbid_unknown_fields=True):
+    """A part with one field and no other."""
 
     a: Any
 
@@ -62,3 +68,10 @@ def test_any_text_is_read_or_its_half_pair_is_named(text: str) -> None:
         assert "is an unpaired surrogate" in _refused(raw).message
     else:
         assert parse_body(raw, Content).a == json.loads(raw)["a"]
+
+
+def test_null_fields_of_a_part_are_absent() -> None:
+    """Known or not: clients send back parts of answers with all the fields of their own version of the API."""
+    assert parse_variant({"type": "text", "a": 1, "caller": None}, {"text": Closed}, "input[0]").a == 1
+    with pytest.raises(HttpRefusal, match="unknown field `caller`"):
+        parse_variant({"type": "text", "a": 1, "caller": "b"}, {"text": Closed}, "input[0]")

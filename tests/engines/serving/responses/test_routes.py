@@ -276,7 +276,7 @@ def test_a_tool_loop_by_the_official_client(calling_server: Server) -> None:
         assert made.type == "function_call"
         result: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "7 C"}
         second = client.responses.create(**asked, input=[result], previous_response_id=first.id)
-        items: Any = [{"role": "user", "content": PROMPT}, made.model_dump(exclude_none=True), result]
+        items: Any = [{"role": "user", "content": PROMPT}, made.model_dump(), result]
         assert second.output_text == client.responses.create(**asked, input=items).output_text
         assert second.previous_response_id == first.id
 
