@@ -15,12 +15,13 @@ from ..inert_fields import InertFields
 from ..reading import Body, parse_body
 from ..server_fields import ServerFields
 
-# Fields that never change the answer: caching, billing, regions, names, and checks that this server does not have. Any
-# value is accepted.
+# Fields that never change the answer: caching, reports about it, billing, regions, names, and checks that this server
+# does not have. Any value is accepted.
 IGNORED = (
     "betas",
     "billing_policy",
     "cache_control",
+    "diagnostics",
     "inference_geo",
     "metadata",
     "safeguards",
@@ -34,7 +35,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "compaction": (),
     "container": (),
     "context_management": ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
-    "diagnostics": (),
     "fallback_credit_token": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
