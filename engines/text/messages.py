@@ -120,7 +120,7 @@ def _message(name: str, value: Any) -> dict[str, Any]:
     for call in checked["tool_calls"] if isinstance(checked.get("tool_calls"), list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(text := function.get("arguments"), str):
-            found = json_object(text)
+            found = json_object(text.strip() or "{}")  # some models write nothing for no arguments
             function["arguments"] = text if found is None else found
     return checked
 
