@@ -22,6 +22,7 @@ from .state import ServerState
 
 OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics", "/load"})  # no key required: monitoring systems have none
 PAGE_FILES = "/page/"  # below this path are the chat page's files, which require none either
+ID_HEADERS = ("X-Request-Id", "Request-Id")  # of responses: Anthropic's clients read the second, and others the first
 REQUEST_ID = "peagle.request_id"  # scope key
 FIGURES = "peagle.figures"  # scope key: statistics of the generated text, for the log
 REFUSAL = "peagle.refusal"  # scope key: the error of a request that was refused or whose stream failed
@@ -66,7 +67,8 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = name
+                for header in ID_HEADERS:
+                    MutableHeaders(scope=message)[header] = name
             await send(message)
 
         try:

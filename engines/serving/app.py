@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..engine import Engine
-from .access import PAGE_FILES, REFUSAL, Access
+from .access import ID_HEADERS, PAGE_FILES, REFUSAL, Access
 from .answering import json_response
 from .api_face import face_of
 from .browsers import AllowedHosts
@@ -42,7 +42,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
         allow_origins=settings.cors_origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("X-Request-Id", "Retry-After"),
+        expose_headers=(*ID_HEADERS, "Retry-After"),
         allow_private_network=True,  # lets a public web page use a server in the visitor's private network
     )
     app = Starlette(

@@ -216,9 +216,10 @@ def test_lossy_acceptance_is_labelled_everywhere(server: Server, caplog: pytest.
     assert named[:2] == [(True, 0.9), (None, None)]  # the last line is written after its answer
 
 
-def test_every_response_names_its_request(server: Server) -> None:
-    assert call(server, "GET", "/health", headers={"X-Request-Id": "mine-1"})[1]["x-request-id"] == "mine-1"
-    given = call(server, "GET", "/nothing", headers={"X-Request-Id": "x" * 999})[1]["x-request-id"]
+@pytest.mark.parametrize("header", ["x-request-id", "request-id"])  # Anthropic's clients read the second
+def test_every_response_names_its_request(server: Server, header: str) -> None:
+    assert call(server, "GET", "/health", headers={"X-Request-Id": "mine-1"})[1][header] == "mine-1"
+    given = call(server, "GET", "/nothing", headers={"X-Request-Id": "x" * 999})[1][header]
     assert 0 < len(given) < 64
 
 
