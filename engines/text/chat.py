@@ -91,7 +91,8 @@ class Chat:
     ) -> tuple[str, list[int]]:
         """Return the rendered text of a conversation and its token ids; no special tokens are added.
 
-        ``add_generation_prompt`` is the default unless the conversation ``continue_final_message``. Raises
+        ``add_generation_prompt`` is the default unless the conversation ``continue_final_message``. If it is True, the
+        last message may be the assistant's, which a new one then follows; by default, that is an error. Raises
         ``PromptTooLong`` if the number of characters alone shows that it cannot fit. With ``keep_last``, nothing is too
         long: the ids are those of the end of the text, at least the last ``keep_last``.
         """
@@ -104,7 +105,8 @@ class Chat:
                 fix="set only one of them",
             )
         template = self._template(chat_template)
-        checked, offered = messages_of("messages", messages, is_answered=opens), tools_of("tools", tools)
+        is_question = opens and add_generation_prompt is None
+        checked, offered = messages_of("messages", messages, is_question=is_question), tools_of("tools", tools)
         if self.style is None:
             checked = in_default_form(checked, offered or [], takes_system=bool(offered) and template.takes_system)
             offered = None

@@ -17,7 +17,7 @@ TEMPLATE_OPTIONS = ("add_generation_prompt", "continue_final_message", "chat_tem
 _MAX_DEPTH = 32  # nesting of tools and other values; typical JSON schemas have about ten levels
 
 
-def messages_of(name: str, value: Any, *, is_answered: bool = True) -> list[dict[str, Any]]:
+def messages_of(name: str, value: Any, *, is_question: bool = True) -> list[dict[str, Any]]:
     """Return a conversation as plain dicts, ready for a template.
 
     A message has a ``role`` and a ``content``: text, or a list of parts ``{"type": "text", "text": ...}``, which are
@@ -27,19 +27,20 @@ def messages_of(name: str, value: Any, *, is_answered: bool = True) -> list[dict
     expect.
 
     Raises ``UsageError`` with the position of the problem: for other types, for no message at all, and for a
-    conversation that ends with the assistant's turn if it ``is_answered`` by a new one. The order of roles is left to
-    the template.
+    conversation that ends with the assistant's turn although it ``is_question``. The order of roles is left to the
+    template.
     """
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
         raise refusal(name, _LIST_OF_MESSAGES, value)
     if not value:
         raise UsageError(f"{name} is empty", why="there is nothing to answer", fix="pass at least one user message")
     messages = [_message(f"{name}[{i}]", each) for i, each in enumerate(value)]
-    if is_answered and messages[-1]["role"] == "assistant":
+    if is_question and messages[-1]["role"] == "assistant":
         raise UsageError(
             f"the last message, {name}[{len(messages) - 1}], is from the assistant",
             why="there is nothing left to answer",
-            fix="end with a message from the user or from a tool, or set continue_final_message",
+            fix="end with a message from the user or from a tool, or set continue_final_message or "
+            "add_generation_prompt",
         )
     return messages
 

@@ -108,21 +108,26 @@ def conversation_of(body: ResponsesBody, before: Sequence[Item], style: Style | 
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
         max_calls=max_calls,
-        add_generation_prompt=not messages or messages[-1]["role"] != "assistant",
+        add_generation_prompt=not messages or _is_answerable(messages[-1]),
     )
     return styled(conversation, style, _effort(body.reasoning, style))
 
 
 def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None:
     """Raise ``HttpRefusal`` unless the last turn can be answered. The body has so many ``items``."""
-    if messages and messages[-1]["role"] != "assistant":
+    if messages and (messages[-1]["role"] != "assistant" or (items and _is_answerable(messages[-1]))):
         return
-    path, problem = ("input", "is empty") if not items else (f"input[{items - 1}]", "is from the assistant")
+    path, problem = ("input", "is empty") if not items else (f"input[{items - 1}]", "is a call or reasoning")
     raise HttpRefusal(
         400,
-        f"{path} {problem}, so there is nothing to answer; fix: end with a user message, or with the result of a call",
+        f"{path} {problem}, so there is nothing to answer; fix: end with a message, or with the result of a call",
         param=path,
     )
+
+
+def _is_answerable(turn: Mapping[str, Any]) -> bool:
+    """Return True if a new answer can follow this turn; what the assistant says may be followed by more."""
+    return turn["role"] != "assistant" or ("content" in turn and "tool_calls" not in turn)
 
 
 def _add(turns: Turns, raw_item: Any, path: str) -> None:

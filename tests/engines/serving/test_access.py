@@ -140,7 +140,11 @@ LEAKS: list[dict[str, Any]] = [
     {"prompt": "a", "suffix": SECRET},
     {"messages": [{"role": "user", "content": {"text": SECRET}}]},
     {"messages": [{"role": "user", "content": [{"type": SECRET, "text": SECRET}]}]},
-    {"messages": [{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}]},
+    {
+        "messages": [{"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}],
+        "continue_final_message": True,
+        "add_generation_prompt": True,
+    },
     {"messages": [{"role": [SECRET], "content": f"it's {SECRET}"}]},
     {"messages": [{"role": "user", "content": SECRET, "x": [[[SECRET * 100]]] * 40}], "tools": [{"type": SECRET}]},
     {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"messages": SECRET}},

@@ -150,6 +150,8 @@ def test_a_conversation_continues_its_last_message(chat_engine: Engine) -> None:
         chat_engine.chat_prompt(begun, continue_final_message=True, add_generation_prompt=True)
     with pytest.raises(UsageError, match="from the assistant"):
         chat_engine.chat_prompt(begun)
+    another = chat_engine.chat_prompt(begun, add_generation_prompt=True)[0]
+    assert another == f"{text}<|mask|>\n# assistant\n"
 
 
 def test_generation_prompt_can_be_left_out(chat_engine: Engine) -> None:

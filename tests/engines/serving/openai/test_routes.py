@@ -512,6 +512,14 @@ def test_a_truncated_prompt_keeps_its_end(client: OpenAI, short_server: Server, 
     assert chat.usage.prompt_tokens == room - 8
 
 
+def test_an_answer_can_follow_a_message_of_the_assistant(client: OpenAI, served_engine: Engine) -> None:
+    """As in OpenAI's API: agents hand a conversation over to another model after any message."""
+    messages: Any = [*MESSAGES, {"role": "assistant", "content": "    count = "}]
+    output = served_engine.chat(messages, SamplingParams(max_tokens=8), add_generation_prompt=True)
+    answer = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=8, temperature=0)
+    assert answer.choices[0].message.content == output.text
+
+
 def test_a_chat_continues_its_last_message(client: OpenAI, served_engine: Engine) -> None:
     messages: Any = [*MESSAGES, {"role": "assistant", "content": "    count = "}]
     output = served_engine.chat(messages, SamplingParams(max_tokens=8), continue_final_message=True)
