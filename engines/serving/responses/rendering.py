@@ -34,10 +34,11 @@ def listed_items(stored: StoredResponse, identity: str) -> list[Item]:
     """Return the items that a stored response answers, in order, with the fields that items of a list have."""
     response, items = msgspec.json.decode(stored.response), msgspec.json.decode(stored.items)
     before: list[Item] = items[: len(items) - len(response["output"])]
-    return [_listed_item(each, f"{identity.removeprefix('resp_')}{at:04}") for at, each in enumerate(before)]
+    return [listed_item(each, _number(identity, at)) for at, each in enumerate(before)]
 
 
-def _listed_item(stored: Item, number: str) -> Item:
+def listed_item(stored: Item, number: str) -> Item:
+    """Return a stored item with the fields that items of a list have; without an id, it gets one of the ``number``."""
     item: Item = {
         "type": "message",
         "status": "completed",
@@ -49,6 +50,11 @@ def _listed_item(stored: Item, number: str) -> Item:
         part = {"type": kind, "text": item["content"]}
         item["content"] = [part | ({"annotations": []} if kind == "output_text" else {})]
     return item
+
+
+def _number(identity: str, place: int) -> str:
+    """Return the number of an item's id: those of the response and of its place in the conversation."""
+    return f"{identity.removeprefix('resp_')}{place:04}"
 
 
 class ResponseAnswer(Renderer):
@@ -111,7 +117,7 @@ class ResponseAnswer(Renderer):
     def _text_events(self, step: BlockStep) -> Iterator[bytes]:
         """Yield the events of a message or of reasoning, which is one content part."""
         block, name = step.block, _PARTS[step.block.kind]
-        position = {"item_id": _id(block), "output_index": block.index, "content_index": 0}
+        position = {"item_id": self._id(block), "output_index": block.index, "content_index": 0}
         logprobs: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
         if step.change == "opens":
             yield self._item_event("added", block, "in_progress")
@@ -125,7 +131,7 @@ class ResponseAnswer(Renderer):
 
     def _call_events(self, step: BlockStep) -> Iterator[bytes]:
         block, name = step.block, "response.function_call_arguments"
-        position = {"item_id": _id(block), "output_index": block.index}
+        position = {"item_id": self._id(block), "output_index": block.index}
         if step.change == "opens":
             yield self._item_event("added", block, "in_progress")
         elif step.change == "grows":
@@ -142,10 +148,13 @@ class ResponseAnswer(Renderer):
         number, self._number = self._number, self._number + 1
         return event({"type": kind, "sequence_number": number, **content}, kind)
 
+    def _id(self, block: AnswerBlock) -> str:
+        return f"{_PREFIXES[block.kind]}_{_number(self.id, len(self._items) + block.index)}"
+
     def _item(self, block: AnswerBlock, status: str) -> Item:
         """Return an output item; while it is in progress, without content."""
         is_open = status == "in_progress"
-        item: Item = {"id": _id(block), "type": "message", "status": status}
+        item: Item = {"id": self._id(block), "type": "message", "status": status}
         if block.kind == "call":
             call = {"call_id": f"call_{block.id}", "name": block.name, "arguments": "" if is_open else block.text}
             return {**item, "type": "function_call", **call}
@@ -217,10 +226,6 @@ def _echo(value: Any, name: str) -> msgspec.Raw:
         return msgspec.Raw(json.dumps(value).encode())
     except RecursionError:
         raise HttpRefusal(400, f"{name} is nested too deeply", param=name) from None
-
-
-def _id(block: AnswerBlock) -> str:
-    return f"{_PREFIXES[block.kind]}_{block.id}"
 
 
 def _status(block: AnswerBlock) -> str:

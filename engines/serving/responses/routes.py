@@ -5,6 +5,8 @@ https://platform.openai.com/docs/api-reference/responses; docs/serving.md docume
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -13,13 +15,14 @@ from starlette.routing import Route
 
 from ..answering import answer, json_response
 from ..api_face import ApiFace, BodyRoute
-from ..generation import Generation, answer_style, prompt_ids
+from ..generation import Conversation, Generation, answer_style, prompt_ids
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, ResponsesBody, body_of
 from .conversations import RENAMED, Item, conversation_of, generation_of
+from .references import resolved, responses_of
 from .rendering import ResponseAnswer, StoredResponse, listed_items
 
 MAX_ITEMS = 100  # of a page
@@ -30,7 +33,7 @@ async def create(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits))
     state.check_model(body.model)
-    before = _items_before(state, body.previous_response_id)
+    before, responses = _items_before(state, body.previous_response_id), responses_of(body.input, state.answers.get)
     style = await answer_style(state)
     tokenizer = state.engine.tokenizer
 
@@ -38,6 +41,7 @@ async def create(request: Request) -> Response:
         return len(tokenizer.encode(text, adds_special=False))
 
     def prepared() -> tuple[Generation, ResponseAnswer]:
+        _resolve(body, responses, state)
         generation = generation_of(body, before, state.engine.max_seq_len, style, state.settings)
         return generation, ResponseAnswer(body, before, state.settings.model, count, state.answers.put)
 
@@ -50,9 +54,14 @@ async def count_input(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits))
     state.check_model(body.model)
-    before, style = _items_before(state, body.previous_response_id), await answer_style(state)
-    conversation = await run_in_threadpool(conversation_of, body, before, style)
-    tokens = await prompt_ids(state, conversation)
+    before, responses = _items_before(state, body.previous_response_id), responses_of(body.input, state.answers.get)
+    style = await answer_style(state)
+
+    def conversation() -> Conversation:
+        _resolve(body, responses, state)
+        return conversation_of(body, before, style)
+
+    tokens = await prompt_ids(state, await run_in_threadpool(conversation))
     return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
@@ -143,6 +152,12 @@ def _items_before(state: ServerState, identity: str | None) -> list[Item]:
         )
     items: list[Item] = msgspec.json.decode(stored.items)
     return items
+
+
+def _resolve(body: ResponsesBody, responses: Mapping[str, bytes], state: ServerState) -> None:
+    """Replace the references in the input of a body by the items of these stored responses."""
+    if not isinstance(body.input, str):
+        body.input = resolved(body.input, responses, state.limits.body_bytes)
 
 
 def _stored(state: ServerState, identity: str) -> StoredResponse | None:

@@ -348,6 +348,39 @@ def test_an_answer_can_follow_a_message_of_the_assistant(server: Server, served_
     assert text_of(told).strip() == expected.text.strip()
 
 
+def test_an_input_refers_to_items_of_stored_responses(calling_server: Server) -> None:
+    """Vercel's AI SDK sends references to what the server stores, and so do agents that are built with it."""
+    asked = {"tools": [TOOL], **written(f"I look.\n{calling('C')}")}
+    for first in (ask(calling_server, **asked)[1], streamed(calling_server, **asked)):
+        result = {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "7 C"}
+        _, _, content = call(calling_server, "GET", f"/v1/responses/{first['id']}/input_items")
+        ids = [each["id"] for each in (*json.loads(content)["data"], *first["output"])]
+        whole = [USER, *first["output"], result]
+        told = answer(
+            calling_server, tools=[TOOL], input=[*({"type": "item_reference", "id": each} for each in ids), result]
+        )
+        assert comparable(told) == comparable(answer(calling_server, tools=[TOOL], input=whole))
+        again = answer(calling_server, input=[*({"id": each} for each in ids), result, {"id": told["output"][0]["id"]}])
+        whole.append(told["output"][0])
+        assert comparable(again) == comparable(answer(calling_server, input=whole))
+
+
+def test_a_reference_to_an_item_that_is_not_stored_is_refused(calling_server: Server) -> None:
+    kept, lost = ask(calling_server)[1]["output"][0]["id"], ask(calling_server, store=False)[1]["output"][0]["id"]
+    for identity in (lost, f"{kept[:-1]}7", f"fc{kept[3:]}", "msg_1", ""):
+        status, content = ask(calling_server, input=[USER, {"type": "item_reference", "id": identity}])
+        assert (status, content["error"]["code"]) == (404, "item_not_found"), identity
+        assert content["error"]["param"] == "input[1]"
+
+
+def test_items_to_which_an_input_refers_are_bounded(calling_server: Server) -> None:
+    long = ask(calling_server, input="word " * 300, max_output_tokens=1)[1]
+    reference = {"type": "item_reference", "id": f"msg_{long['id'].removeprefix('resp_')}0000"}
+    status, content = ask(calling_server, input=[reference] * 60)
+    assert (status, content["error"]["param"]) == (413, "input")
+    assert "--max-body-bytes" in content["error"]["message"]
+
+
 def test_input_tokens_are_counted_as_a_response_counts_them(client: OpenAI) -> None:
     first = client.responses.create(**MINIMAL, instructions="Be brief.")
     assert first.usage is not None
@@ -450,7 +483,7 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         ({"input": []}, "input", "input is empty"),
         ({"instructions": "a", "input": [USER, CALL]}, "input[1]", "input[1] is a call or reasoning"),
         ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role", "role"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "type 'item_reference'"),
+        ({"input": [{"type": "item_reference", "id": 1}]}, "input[0]", "type 'item_reference'"),
         ({"input": [{"type": "custom_tool_call"}]}, "input[0]", "supported: message, function_call"),
         ({"input": ["a"]}, "input[0]", "must be an object"),
         (
