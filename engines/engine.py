@@ -337,16 +337,21 @@ class Engine:
         tools: Sequence[Mapping[str, Any]],
         max_calls: int | None = None,
         *,
+        otherwise: StructuredOutputsParams | None = None,
         disable_additional_properties: bool = True,
     ) -> StructuredOutputsParams | None:
         """Return structured output parameters for an answer that may call ``tools`` after any text, or instead of it.
 
         They are for models whose template has no format of calls. Once an answer begins a call, the rest of the answer
         consists of calls that match the schemas, or that have any arguments if the schemas cannot be enforced. Returns
-        None for other models, and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
+        None for other models, and if this engine cannot constrain answers. The other arguments are those of
+        ``calls_of``.
+
+        With ``otherwise``, which is a form of JSON, the answer is either calls or such JSON, without other text. Then,
+        None is returned only for models that answer in channels, and if this engine cannot constrain the calls.
         """
         return self._factory.optional_calls(
-            tools, max_calls, disable_additional_properties=disable_additional_properties
+            tools, max_calls, otherwise=otherwise, disable_additional_properties=disable_additional_properties
         )
 
     def generate(

@@ -196,22 +196,30 @@ class RequestFactory:
         return call_form(tools, style, max_calls=max_calls, disable_additional_properties=disable_additional_properties)
 
     def optional_calls(
-        self, tools: Objects, max_calls: int | None, *, disable_additional_properties: bool = True
+        self,
+        tools: Objects,
+        max_calls: int | None,
+        *,
+        otherwise: StructuredOutputsParams | None = None,
+        disable_additional_properties: bool = True,
     ) -> StructuredOutputsParams | None:
-        """Return the form of an answer that may call tools in the default form, at most ``max_calls`` times.
+        """Return the form of an answer that may call tools, at most ``max_calls`` times.
 
-        If their schemas cannot be enforced, arguments may be any object. None if the template has its own format, or if
-        nothing can be enforced.
+        Without calls, the answer is JSON of the form ``otherwise``, or any text, which may also precede the calls. If
+        the schemas of the tools cannot be enforced, arguments may be any object. None if nothing can be enforced, and
+        for any text if the template has its own format of calls.
         """
-        if self.conversations.style is not None or not self._grammars.is_usable:
+        style = self.conversations.style
+        if (style is not None and otherwise is None) or style == "channels" or not self._grammars.is_usable:
             return None
-        for each in (tools, without_schemas(tools)):
+        for each in (tools, without_schemas(tools)) if style != "tags" else (tools,):
             with suppress(UsageError):
                 form = call_form(
                     each,
-                    DEFAULT_STYLE,
+                    style or DEFAULT_STYLE,
                     max_calls=max_calls,
-                    must_call=False,
+                    must_call=otherwise is not None,
+                    otherwise=otherwise,
                     disable_additional_properties=disable_additional_properties,
                 )
                 self._grammars.require_possible(form)

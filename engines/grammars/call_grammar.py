@@ -15,7 +15,7 @@ from ..text.answer_styles import Style
 from ..text.channels import CHANNEL, CONSTRAIN, END, FUNCTIONS, MESSAGE, START
 from ..text.tool_calls import CLOSE, OPEN, is_returned_as_text
 from .declared_keys import keep_to_declared_keys
-from .grammar_text import WHITESPACE
+from .grammar_text import WHITESPACE, json_rule
 
 _STRING_KEYWORDS = {"type", "enum", "const", "minLength", "maxLength"}
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
@@ -29,11 +29,13 @@ def call_form(
     *,
     max_calls: int | None = None,
     must_call: bool = True,
+    otherwise: StructuredOutputsParams | None = None,
     disable_additional_properties: bool = True,
 ) -> StructuredOutputsParams:
     """Return the grammar of one or more calls of these tools, at most ``max_calls`` (1, or None for any number).
 
     Unless the answer ``must_call``, any text may precede the calls, or replace them; only the style "json" allows that.
+    JSON of the form ``otherwise`` may replace them too; the style "channels" does not allow that.
 
     Objects in the arguments contain only declared keys, unless they set ``additionalProperties`` or
     ``disable_additional_properties`` is False; then the standard applies.
@@ -55,6 +57,9 @@ def call_form(
             f'thought: {CHANNEL} "analysis" {MESSAGE} TEXT {END} {START} "assistant"',
         ]
         rules.append("TEXT: /(?s:.*)/")
+    if otherwise is not None:
+        rules[0] += " | otherwise"
+        rules.append(f"otherwise: {json_rule(otherwise)}")
     kinds, seen_names = [], set[str]()
     json_of = _SchemaRules(keeps_keys=disable_additional_properties)
     for at, tool in enumerate(tools):

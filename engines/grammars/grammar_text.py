@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ...plugins.errors import UsageError
 from ..requests.structured_outputs import NAME, StructuredOutputsParams
 from .declared_keys import keep_to_declared_keys
 
@@ -39,6 +40,17 @@ def grammar_text(form: StructuredOutputsParams) -> str:
     if form.regex is not None:
         return LLMatcher.grammar_from_regex(form.regex)
     return grammar_from("grammar", str(form.grammar))
+
+
+def json_rule(form: StructuredOutputsParams) -> str:
+    """Return a form that is JSON as part of a Lark grammar. Raises ``UsageError`` as ``grammar_text`` does."""
+    schema = json.loads(_kept_to_declared_keys(form)) if form.json else {"type": "object"}
+    if schema is False:
+        raise UsageError(f"{NAME}.json: the schema false matches no value", fix=f"correct {NAME}.json")
+    content = {} if schema is True else schema
+    whitespace = {"whitespace_pattern": form.whitespace_pattern or WHITESPACE}
+    options = {"whitespace_flexible": False} if form.disable_any_whitespace else whitespace
+    return f"%json {json.dumps({**content, 'x-guidance': options})}"
 
 
 def _kept_to_declared_keys(form: StructuredOutputsParams) -> str:

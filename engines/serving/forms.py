@@ -52,11 +52,12 @@ TOOLS = FormField("tools", schema="tools", kind="grammar")
 def field_of(conversation: Conversation, field: FormField, form: StructuredOutputsParams | None) -> FormField:
     """Return the field that constrains the answer: ``field``, or the tools if they may or must be called.
 
-    Raises ``HttpRefusal`` if the answer must call, and ``field`` constrains it too.
+    JSON is the form of answers that do not call. Raises ``HttpRefusal`` if the answer must call, and ``field`` requires
+    anything else.
     """
     if not conversation.must_call:
         return TOOLS if conversation.tools and form is None else field
-    if form is not None:
+    if form is not None and not form.is_json:
         raise HttpRefusal(
             400, f"tool_choice and {field.name} cannot be combined; fix: send only one of them", param="tool_choice"
         )

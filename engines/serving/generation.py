@@ -19,7 +19,7 @@ from ...plugins.problems import counted
 from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..request_factory import EncodedInput, TemplateOptions
 from ..requests.params import SamplingParams
-from ..requests.structured_outputs import StructuredOutputsParams
+from ..requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
 from ..running.submission import AsyncSubmission
 from ..text.answer_styles import Style
 from .problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
@@ -151,9 +151,12 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
         engine, max_calls = state.engine, source.max_calls
         if source.must_call:
             return engine.calls_of(source.must_call, max_calls, disable_additional_properties=keeps_keys)
-        if params.structured_outputs is not None or params.ignore_eos:
+        otherwise = structured_of(NAME, params.structured_outputs)
+        if params.ignore_eos or not (otherwise is None or otherwise.is_json):
             return None
-        return engine.optional_calls_of(source.tools, max_calls, disable_additional_properties=keeps_keys)
+        return engine.optional_calls_of(
+            source.tools, max_calls, otherwise=otherwise, disable_additional_properties=keeps_keys
+        )
 
     found = await run_in_threadpool(form)
     return generation if found is None else replace(generation, params=replace(params, structured_outputs=found))

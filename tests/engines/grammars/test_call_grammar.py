@@ -147,6 +147,23 @@ def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Gramma
             assert may == (set() if most == 1 else {"\n"})
 
 
+@pytest.mark.parametrize("style", ["json", "tags", "llama"])
+@pytest.mark.parametrize("form", [{"json_object": True}, {"json": {"type": "object", "properties": {"b": {}}}}])
+def test_json_may_replace_the_calls(vocabulary: tuple[Tokenizer, Grammars], style: Style, form: dict[str, Any]) -> None:
+    tools = tool("f", properties={"a": {"type": "integer"}}, required=["a"])
+    otherwise = StructuredOutputsParams(**form, disable_any_whitespace=True)
+    texts = [written(vocabulary, seed, call_form(tools, style, otherwise=otherwise)) for seed in range(24)]
+    kinds = set()
+    for text in texts:
+        reader = reader_of(style, tools, None, are_certain=False)
+        assert reader is not None
+        said, calls = reader.push(text, is_last=True)
+        kinds.add(bool(calls))
+        assert {(call.name, *json.loads(call.arguments)) for call in calls} == ({("f", "a")} if calls else set())
+        assert calls or isinstance(json.loads(said), dict)
+    assert kinds == {True, False}
+
+
 @pytest.mark.parametrize("style", ["llama", "channels"])
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))

@@ -92,7 +92,7 @@ def test_answer_with_a_call_sets_finish_reason(client: OpenAI, calling: dict[str
         ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "required", "extra_body": {"guided_choice": ["a"]}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "required", "extra_body": {"ignore_eos": True}}, "tool_choice"),
         ({"tools": [*TOOLS, *TOOLS], "tool_choice": "required"}, "tools"),
         ({"tools": _tool({"type": "array"}), "tool_choice": "required"}, "tools"),
@@ -132,6 +132,23 @@ def test_an_answer_that_must_call_does_so_whole_and_streamed(client: OpenAI, cho
         assert [each.function.arguments for each in streamed] == [made.function.arguments]
         assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == ""
         assert pieces[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_an_answer_in_json_may_call_instead(client: OpenAI, calling_engine: Engine) -> None:
+    """Agents ask for calls first and for JSON at the end, and send both the tools and the format every time."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": BOTH[1:], "max_tokens": 200, "temperature": 0}
+    asked["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    asked["parallel_tool_calls"] = False
+    for begin, calls in (("<tool_call>", True), ("{", False)):
+        bias = {str(calling_engine.tokenizer.encode(begin)[0]): 100}
+        (choice,) = client.chat.completions.create(**asked, logit_bias=bias).choices
+        assert (choice.finish_reason, bool(choice.message.tool_calls)) == ("tool_calls" if calls else "stop", calls)
+        assert calls or json.loads(choice.message.content or "")["n"] <= 9
+    (required,) = client.chat.completions.create(**asked, tool_choice="required").choices
+    assert (required.finish_reason, required.message.content) == ("tool_calls", None)
+    (none,) = client.chat.completions.create(**asked, tool_choice="none").choices
+    assert json.loads(none.message.content or "")["n"] <= 9
 
 
 def test_required_call_can_repeat(client: OpenAI) -> None:
