@@ -115,8 +115,11 @@ class Server:
     async def _serve(self) -> None:
         """Answer requests; load the grammar vocabulary only after startup, to keep the first response fast."""
         loop = asyncio.get_running_loop()
-        loop.call_later(FORMS_SECONDS, loop.run_in_executor, None, self._state.engine.prepare_forms)
-        await self._server.serve([self._socket])
+        later = loop.call_later(FORMS_SECONDS, loop.run_in_executor, None, self._state.engine.prepare_forms)
+        try:
+            await self._server.serve([self._socket])
+        finally:
+            later.cancel()  # it would find no executor while the loop ends
 
 
 class _Uvicorn(uvicorn.Server):
