@@ -480,14 +480,15 @@ from peagle.engines import Engine, SamplingParams
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind it without one
 engine = Engine.load(sys.argv[1], threads=1, check="sizes")
-begun = threading.Event()
-alone = threading.Thread(target=engine._loop.run_exclusive, args=(lambda: (begun.set(), time.sleep(60)),), daemon=True)
+begun, never = threading.Event(), threading.Event()
+alone = threading.Thread(target=engine._loop.run_exclusive, args=(lambda: (begun.set(), never.wait()),), daemon=True)
 alone.start()
 begun.wait()  # the engine is busy, so that what is submitted waits
 
 def interrupt(count):
     while len(engine._loop._in_flight) < count:
         time.sleep(0.001)
+    time.sleep(0.1)  # Python misses a signal that arrives just before the main thread blocks, until it wakes
     os.kill(os.getpid(), signal.SIGINT)
 
 calls = {
