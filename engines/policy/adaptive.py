@@ -28,7 +28,7 @@ from .drafts_per_round import ObservedRound, RoundAhead
 from .prior import Prior, guessed, tokens_by_k
 from .round_costs import RoundCosts
 
-MARGIN = 1.03  # required improvement for another K
+MORE, FEWER = 1.05, 1.03  # required improvement for a K of more drafts, or of fewer
 DWELL = 6  # minimum rounds between changes of K
 _WEIGH = 4  # rounds between two comparisons of all K, which take a hundredth of a round of the smallest models
 SHARE, MIN_SHARE = 0.015, 0.00375  # share of a round that is saved for probes
@@ -157,7 +157,8 @@ class Adaptive:
         """Return the K with the highest value, or the current one if no other is better by a margin."""
         values = self.values(ahead)
         best = max(self.counts, key=values.__getitem__)
-        return best if values[best] > MARGIN * values[stats.k] else stats.k
+        margin = MORE if best > stats.k else FEWER
+        return best if values[best] > margin * values[stats.k] else stats.k
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         """Return the window size with the most tokens per second if grammars may fill it.
