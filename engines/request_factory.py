@@ -212,6 +212,7 @@ class RequestFactory:
         style = self.conversations.style
         if (style is not None and otherwise is None) or style == "channels" or not self._grammars.is_usable:
             return None
+        # In tags, a call has the parameters of the schema, so it would have none without.
         for each in (tools, without_schemas(tools)) if style != "tags" else (tools,):
             with suppress(UsageError):
                 form = call_form(
