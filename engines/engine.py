@@ -13,6 +13,7 @@ from typing import Any, Unpack, get_args
 import numpy as np
 
 from ..plugins.errors import EnvironmentProblem, UsageError
+from .answer_styles import AnswerStyle
 from .backends.base import Backend
 from .backends.opening import open_backend
 from .backends.profiling import EngineProfile, Profiler
@@ -32,8 +33,6 @@ from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
 from .running.request import Request
 from .running.submission import AsyncSubmission, Delivery, Stream, Submission
-from .text.answer_styles import Style
-from .text.channels import spoken
 from .text.messages import Message, template_of
 from .text.tokenizer import Tokenizer
 
@@ -294,17 +293,17 @@ class Engine:
         return self._factory.conversations.has_template
 
     @property
-    def answer_style(self) -> Style | None:
-        """The format of tool calls and reasoning in chat answers, from the template; None if it has none.
+    def answer_style(self) -> AnswerStyle:
+        """The format of tool calls and reasoning in chat answers, detected from the template.
 
-        Without one, templates get tools, calls and results as text of messages, and calls have the format "json".
-        With ``"channels"`` (GPT-OSS) the text of a chat answer includes the special tokens between its channels.
+        Templates without one get tools, calls and results as text of messages. If the style ``marks_reasoning``
+        (GPT-OSS), the text of a chat answer includes the special tokens between its channels.
         """
         return self._factory.conversations.style
 
     def spoken(self, answer: str) -> str:
         """Return the visible part of a chat answer, without reasoning if the model marks it."""
-        return spoken(answer) if self.answer_style == "channels" else answer
+        return self.answer_style.spoken(answer)
 
     def prepare_forms(self) -> bool:
         """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.

@@ -24,7 +24,6 @@ from .running.logprobs import PromptLogprobs
 from .running.request import Request
 from .running.submission import Delivery
 from .running.token_choice import choice_of
-from .text.answer_styles import DEFAULT_STYLE, shows_special
 from .text.chat import Chat, Objects
 from .text.messages import Message
 from .text.tokenizer import Tokenizer
@@ -129,7 +128,7 @@ class RequestFactory:
         chats, keep_last = self.conversations, self._prompt_limit(params)
         _, ids = self.written(messages, keep_last=keep_last, **options)
         end_ids = chats.ends_with(options.get("chat_template"))
-        shown = shows_special(chats.style, self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
+        shown = chats.style.shows_special(self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
         continues = bool(options.get("continue_final_message"))
         return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown, continues)
 
@@ -192,7 +191,7 @@ class RequestFactory:
         self, tools: Objects, max_calls: int | None, *, disable_additional_properties: bool = True
     ) -> StructuredOutputsParams:
         """Return the form of an answer that only calls tools, at most ``max_calls`` times. Raises ``UsageError``."""
-        style = self.conversations.style or DEFAULT_STYLE
+        style = self.conversations.style
         return call_form(tools, style, max_calls=max_calls, disable_additional_properties=disable_additional_properties)
 
     def optional_calls(
@@ -210,14 +209,14 @@ class RequestFactory:
         for any text if the template has its own format of calls.
         """
         style = self.conversations.style
-        if (style is not None and otherwise is None) or style == "channels" or not self._grammars.is_usable:
+        may_be_optional = style.follows_text if otherwise is None else style.may_be_json
+        if not may_be_optional or not self._grammars.is_usable:
             return None
-        # In tags, a call has the parameters of the schema, so it would have none without.
-        for each in (tools, without_schemas(tools)) if style != "tags" else (tools,):
+        for each in (tools, without_schemas(tools)) if style.takes_any_arguments else (tools,):
             with suppress(UsageError):
                 form = call_form(
                     each,
-                    style or DEFAULT_STYLE,
+                    style,
                     max_calls=max_calls,
                     must_call=otherwise is not None,
                     otherwise=otherwise,

@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ...plugins.errors import PeagleError
+from ..answer_styles import DEFAULT
 from .access import FIGURES, REFUSAL, REQUEST_ID, TOLERANCE, log
 from .api_face import face_of
 from .choices import Choices
@@ -32,7 +33,7 @@ async def answer(state: ServerState, request: Request, generation: Generation, r
     Raises ``HttpRefusal`` and engine errors if the generation cannot start. Once a stream has started, an error is sent
     as its last piece.
     """
-    style = await answer_style(state) if isinstance(generation.source, Conversation) else None
+    style = await answer_style(state) if isinstance(generation.source, Conversation) else DEFAULT
     choices = Choices(state, await admitted(state, generation))
     await choices.submit(request)
     reporter = Reporter(choices, style, state.engine.tokenizer.decode)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..text.tool_calls import Thought, ToolCall
+from ..answer_styles import Thought, ToolCall
 from .rendering import ReportedTokens
 
 Kind = Literal["thought", "text", "call"]

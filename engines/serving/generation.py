@@ -16,12 +16,12 @@ from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
 from ...plugins.problems import counted
+from ..answer_styles import AnswerStyle
 from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..request_factory import EncodedInput, TemplateOptions
 from ..requests.params import SamplingParams
 from ..requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
 from ..running.submission import AsyncSubmission
-from ..text.answer_styles import Style
 from .problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from .settings import ServerSettings
 from .state import ServerState
@@ -122,7 +122,7 @@ def sampling_params(
         raise HttpRefusal(400, message, param=message.split(maxsplit=1)[0].split("[")[0]) from None
 
 
-async def answer_style(state: ServerState) -> Style | None:
+async def answer_style(state: ServerState) -> AnswerStyle:
     """Return the format in which the model writes tool calls and reasoning. The first call reads its chat template."""
     return await run_in_threadpool(lambda: state.engine.answer_style)
 

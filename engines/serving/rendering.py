@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ..answer_styles import AnswerReader, AnswerStyle, Thought, ToolCall
 from ..requests.results import Delta, RequestOutput, TokenLogprob
-from ..text.answer_styles import AnswerReader, Style, reader_of
-from ..text.tool_calls import Thought, ToolCall
 from .choices import Choices
 from .generation import Conversation
 from .problems import HttpRefusal
@@ -74,7 +73,7 @@ class ReportedTokens:
 class Reporter:
     """Splits the answers of one generation into text, reasoning and tool calls."""
 
-    def __init__(self, choices: Choices, style: Style | None, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, choices: Choices, style: AnswerStyle, decode: Callable[[Sequence[int]], str]) -> None:
         """``style`` is the model's chat answer style; ``decode`` returns the text of token ids."""
         self._prompts, self._generation, self._style = choices.prompts, choices.generation, style
         self._echoes: dict[int, str] = {}  # prompt text by choice, until it is reported
@@ -121,7 +120,8 @@ class Reporter:
             return reported
         if reported.choice not in self._readers:
             certain = bool(source.must_call)
-            self._readers[reported.choice] = reader_of(self._style, source.tools, source.max_calls, are_certain=certain)
+            reader = self._style.reader_of(source.tools, source.max_calls, are_certain=certain)
+            self._readers[reported.choice] = reader
         reader = self._readers[reported.choice]
         if reader is None:
             return reported

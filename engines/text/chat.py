@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import EnvironmentProblem, UsageError
+from ..answer_styles import DEFAULT as DEFAULT_STYLE
+from ..answer_styles import AnswerStyle
+from ..answer_styles.default_calls import in_default_form
 from ..requests.arguments import flag
-from .answer_styles import Style
-from .channels import ENDS
-from .default_calls import in_default_form
 from .messages import Message, messages_of, template_arguments_of, template_of, tools_of
 from .template_files import DEFAULT, read_special_tokens, read_templates
 from .tokenizer import Tokenizer
@@ -29,7 +29,7 @@ class Chat:
 
     The folder may change later. A damaged template is reported on use. A conversation may bring a template of its own,
     which does not change the format in which answers are read. If the engine's template has no format of tool calls,
-    templates get tools, calls and results as text (``default_calls.py``).
+    templates get tools, calls and results as text (``answer_styles/default_calls.py``).
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int, template: str | None = None) -> None:
@@ -57,15 +57,15 @@ class Chat:
         return ChatTemplate(*self._read) if self._read and self._read[0] else ChatTemplate.open(self._folder)
 
     @cached_property
-    def style(self) -> Style | None:
-        """The format of tool calls and reasoning; None if answers are plain text or there is no template."""
-        return self.template.style if self.has_template else None
+    def style(self) -> AnswerStyle:
+        """The format of tool calls and reasoning."""
+        return self.template.style if self.has_template else DEFAULT_STYLE
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """The tokens that end an answer in the template, which may differ from the engine's end-of-text tokens."""
-        if self.style == "channels":  # the token after an answer in a conversation ends every message
-            return self._tokenizer.ids_of(ENDS)
+        if self.style.ends:
+            return self._tokenizer.ids_of(self.style.ends)
         end = self.template.end_of_turn(self._ids, self._tokenizer.is_added)
         return frozenset() if end is None else frozenset({end})
 
@@ -107,7 +107,7 @@ class Chat:
         template = self._template(chat_template)
         is_question = opens and add_generation_prompt is None
         checked, offered = messages_of("messages", messages, is_question=is_question), tools_of("tools", tools)
-        if self.style is None:
+        if not self.style.is_in_template:
             checked = in_default_form(checked, offered or [], takes_system=bool(offered) and template.takes_system)
             offered = None
         text = template.render(

@@ -13,7 +13,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
 
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from .answer_styles import Style, style_of
+from ..answer_styles import AnswerStyle, style_of
 from .meter import TemplateLimitExceeded
 from .sandbox import Sandbox, TemplateRefusal
 from .template_files import DEFAULT, read_special_tokens, read_template, read_templates
@@ -70,8 +70,8 @@ class ChatTemplate:
         return cls(templates, read_special_tokens(folder))
 
     @property
-    def style(self) -> Style | None:
-        """The model's format of tool calls and reasoning; None if it is not supported."""
+    def style(self) -> AnswerStyle:
+        """The model's format of tool calls and reasoning."""
         return style_of(self._sources.values())
 
     @cached_property

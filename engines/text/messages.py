@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
+from ..answer_styles.calls import json_object
 from ..requests.arguments import flag, integer, number, refusal, require_at_most, text_of
 from .template_files import MAX_BYTES
-from .tool_calls import json_object
 
 Message = Mapping[str, Any]
 _LIST_OF_MESSAGES = "a list of messages, each with a role and a content"

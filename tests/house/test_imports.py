@@ -41,7 +41,7 @@ WINGS = (
 # The rooms of engines/, in the same way; a module beside the folders is a room by itself.
 ROOMS = (
     ("errors", "panics", "machine", "free_memory"),
-    ("draft_methods",),
+    ("draft_methods", "answer_styles"),
     ("folder", "policy", "requests"),
     ("text",),
     ("grammars",),

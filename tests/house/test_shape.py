@@ -50,6 +50,7 @@ def test_a_misplaced_test_is_found(tmp_path: Path) -> None:
 KINDS = {
     "compiler/checkpoints/formats": "ways of storing weights",
     "compiler/verbs": "commands",
+    "engines/answer_styles": "answer styles",
     "engines/draft_methods": "draft methods",
     "graphs/drafters": "drafters",
     "graphs/targets": "model families",

@@ -14,6 +14,7 @@ from tests.house.tree import ROOT, nodes_of, package_files, parsed, require, wri
 HOMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("ngram", "eagle3", "peagle", "peagle-chain"): ("engines/draft_methods", "graphs/drafters"),
     ("fp8", "mxfp8", "int4"): ("plugins/number_formats", "compiler/checkpoints/formats"),
+    ("tags", "channels", "llama"): ("engines/answer_styles",),
 }
 # Names that stand nowhere else at all, as keys of a table or in a list neither -> the files and folders where they do.
 WRITTEN: Mapping[tuple[str, ...], tuple[str, ...]] = {

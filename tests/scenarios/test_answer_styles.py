@@ -17,6 +17,8 @@ import pytest
 from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.answer_styles import DEFAULT, STYLES, AnswerStyle
+from peagle.engines.answer_styles.channels import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 from peagle.engines.serving.anthropic.bodies import MessagesBody, OutputConfig, SpokenMessage
 from peagle.engines.serving.anthropic.conversations import conversation_of
 from peagle.engines.serving.generation import Conversation
@@ -25,8 +27,6 @@ from peagle.engines.serving.responses.bodies import ResponsesBody
 from peagle.engines.serving.responses.conversations import generation_of, opened
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
-from peagle.engines.text.answer_styles import Style
-from peagle.engines.text.channels import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 from peagle.engines.text.tokenizer import Tokenizer
 from tests.engines.serving.calls import call, events
 
@@ -53,7 +53,7 @@ THOUGHT, SAID = "Warm or not?", "It is warm."
 class Talking:
     """An engine whose answers are of a style, and the client of its server."""
 
-    style: Style
+    style: AnswerStyle
     engine: Engine
     server: Server
     client: OpenAI
@@ -78,11 +78,11 @@ def _with_markers(folder: Path) -> None:
     path.write_text(json.dumps(known))
 
 
-def _talking(style: Style, talking_engine: Path, folder: Path) -> Iterator[Talking]:
+def _talking(style: AnswerStyle, talking_engine: Path, folder: Path) -> Iterator[Talking]:
     shutil.copytree(talking_engine, folder)
-    if style == "channels":
+    if style.marks_reasoning:
         _with_markers(folder)
-    (folder / "chat_template.jinja").write_text(CHANNELS if style == "channels" else LLAMA)
+    (folder / "chat_template.jinja").write_text(CHANNELS if style.marks_reasoning else LLAMA)
     with (
         Engine.load(talking_engine, max_batch_size=2, threads=1) as same,
         Engine(folder, same.manifest, same._backend, Tokenizer(folder, same.manifest.eos_token_ids)) as engine,
@@ -97,12 +97,12 @@ def _talking(style: Style, talking_engine: Path, folder: Path) -> Iterator[Talki
 
 @pytest.fixture(scope="module")
 def llama(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
-    yield from _talking("llama", talking_engine, tmp_path_factory.mktemp("llama") / "engine")
+    yield from _talking(STYLES["llama"], talking_engine, tmp_path_factory.mktemp("llama") / "engine")
 
 
 @pytest.fixture(scope="module")
 def channels(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
-    yield from _talking("channels", talking_engine, tmp_path_factory.mktemp("channels") / "engine")
+    yield from _talking(STYLES["channels"], talking_engine, tmp_path_factory.mktemp("channels") / "engine")
 
 
 @pytest.fixture(params=["llama", "channels"])
@@ -144,7 +144,7 @@ def heard(client: OpenAI, asked: Any) -> Heard:
 
 def test_template_determines_the_answer_style(talking: Talking, calling_engine: Engine, served_engine: Engine) -> None:
     assert talking.engine.answer_style == talking.style
-    assert (calling_engine.answer_style, served_engine.answer_style) == ("json", None)
+    assert (calling_engine.answer_style, served_engine.answer_style) == (STYLES["json"], DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_answer_that_must_call_does_so(talking: Talking, choice: Any, names: 
     for k in (0, 4):
         asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "tool_choice": choice, "max_tokens": 400}
         asked |= {"seed": 4, "temperature": 0.8, "extra_body": {"num_speculative_tokens": k}}
-        if talking.style == "channels":  # this small model would think for ever
+        if talking.style.marks_reasoning:  # this small model would think for ever
             asked["logit_bias"] = {str(end): 100 for end in talking.engine.tokenizer.ids_of([END])}
         told = heard(talking.client, asked)
         ((name, arguments),) = told.calls
@@ -208,10 +208,10 @@ def test_a_form_is_an_answer_in_no_channel(channels: Talking) -> None:
 def test_effort_and_earlier_thoughts_go_to_the_template(channels: Talking) -> None:
     called = {"role": "assistant", "reasoning_content": THOUGHT, "tool_calls": [{"function": {"name": "f"}}]}
     conversation = Conversation([*MESSAGES, called, {"role": "tool", "content": "1"}])
-    for_channels = styled(conversation, "channels", "high")
+    for_channels = styled(conversation, STYLES["channels"], "high")
     assert for_channels.chat_template_kwargs == {"reasoning_effort": "high"}
     assert for_channels.messages == [*MESSAGES, {**called, "thinking": THOUGHT}, {"role": "tool", "content": "1"}]
-    assert styled(conversation, "llama", "high") is conversation
+    assert styled(conversation, STYLES["llama"], "high") is conversation
     options: Any = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
     assert channels.client.chat.completions.create(**options, reasoning_effort="low").choices
     with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
@@ -279,11 +279,11 @@ def test_a_message_leaves_reasoning_out_on_request(channels: Talking, thinking: 
 )
 def test_effort_of_any_api_goes_to_the_template(effort: Any, level: str) -> None:
     body = MessagesBody(messages=[SpokenMessage("user", "a")], max_tokens=1, output_config=OutputConfig(effort=effort))
-    assert conversation_of(body, "channels").chat_template_kwargs == {"reasoning_effort": level}
-    assert conversation_of(body, "json").chat_template_kwargs is None
+    assert conversation_of(body, STYLES["channels"]).chat_template_kwargs == {"reasoning_effort": level}
+    assert conversation_of(body, STYLES["json"]).chat_template_kwargs is None
     asked = ResponsesBody(input="a", reasoning={"effort": effort, "summary": "auto"})
     for style, expected in (("channels", {"reasoning_effort": level}), ("json", None)):
-        source = generation_of(asked, [], 9, style, ServerSettings("demo")).source  # type: ignore[arg-type]
+        source = generation_of(asked, [], 9, STYLES[style], ServerSettings("demo")).source
         assert isinstance(source, Conversation)
         assert source.chat_template_kwargs == expected
 
@@ -321,16 +321,19 @@ def test_reasoning_returns_to_the_template_with_its_call(channels: Talking) -> N
     sealed_only = {**thought, "content": None}
     for item in (thought, sealed_only):
         body = ResponsesBody(input=[*MESSAGES, item, made, result], tools=FUNCTIONS)
-        source = generation_of(body, [], 9, "channels", ServerSettings("demo")).source
+        source = generation_of(body, [], 9, STYLES["channels"], ServerSettings("demo")).source
         assert isinstance(source, Conversation)
         assert source.messages[1]["thinking"] == THOUGHT
     foreign = {**sealed_only, "encrypted_content": "gAAAAABo-sealed-elsewhere"}
     body = ResponsesBody(input=[*MESSAGES, foreign, made, result], tools=FUNCTIONS)
-    source = generation_of(body, [], 9, "channels", ServerSettings("demo")).source
+    source = generation_of(body, [], 9, STYLES["channels"], ServerSettings("demo")).source
     assert isinstance(source, Conversation)
     assert "thinking" not in source.messages[1]
     message = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT, "signature": "of-another"}]}
     message["content"].append({"type": "tool_use", "id": "1", "name": "g", "input": {}})  # type: ignore[attr-defined]
     result = {"type": "tool_result", "tool_use_id": "1", "content": "7 F"}
     turns = [SpokenMessage("user", "a"), SpokenMessage(**message), SpokenMessage("user", [result])]  # type: ignore[arg-type]
-    assert conversation_of(MessagesBody(messages=turns, max_tokens=1), "channels").messages[1]["thinking"] == THOUGHT
+    assert (
+        conversation_of(MessagesBody(messages=turns, max_tokens=1), STYLES["channels"]).messages[1]["thinking"]
+        == THOUGHT
+    )

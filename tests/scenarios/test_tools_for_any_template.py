@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.answer_styles.tagged_calls import OPEN, ToolCallReader
 from peagle.engines.serving.server import Server
-from peagle.engines.text.tool_calls import OPEN, ToolCallReader
 from tests.engines.serving.calls import call, events
 
 pytest.importorskip("llguidance")

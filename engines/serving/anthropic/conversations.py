@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...text.answer_styles import Style
+from ...answer_styles import AnswerStyle
 from ..forms import FormField, field_of, one_form
 from ..generation import Conversation, Generation, sampling_params
 from ..problems import HttpRefusal
@@ -52,7 +52,7 @@ _THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinkin
 _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
 
 
-def conversation_of(body: CountBody, style: Style | None) -> Conversation:
+def conversation_of(body: CountBody, style: AnswerStyle) -> Conversation:
     """Return the conversation of a body for a model of this style. Raises ``HttpRefusal`` with the place.
 
     An answer would continue a last message of the assistant if that is text.
@@ -77,7 +77,7 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
     return styled(conversation, style, effort)
 
 
-def generation_of(body: MessagesBody, style: Style | None, settings: ServerSettings) -> Generation:
+def generation_of(body: MessagesBody, style: AnswerStyle, settings: ServerSettings) -> Generation:
     """Convert a body to a generation. Raises ``HttpRefusal`` with the field.
 
     As in Anthropic's API, ``max_tokens`` may exceed the room in the context.

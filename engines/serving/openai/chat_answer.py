@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...text.tool_calls import ToolCall
+from ...answer_styles import ToolCall
 from ..choices import Choices
 from ..rendering import ReportedTokens
 from .options import ResponseOptions

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...answer_styles import DEFAULT, AnswerStyle
 from ...requests.params import SamplingParams
 from ...requests.structured_outputs import StructuredOutputsParams
-from ...text.answer_styles import Style
 from ..forms import field_of
 from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
-from ..reasoning import EFFORTS, styled
+from ..reasoning import styled
 from ..server_fields import SAMPLING, draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import ToolChoice
@@ -51,7 +51,7 @@ class ResponseOptions:
 
 
 def generation_of(
-    body: CompletionBody | ChatBody, room: int, settings: ServerSettings, style: Style | None = None
+    body: CompletionBody | ChatBody, room: int, settings: ServerSettings, style: AnswerStyle = DEFAULT
 ) -> Generation:
     """Convert a body to a generation; ``room`` is the number of new tokens that fit, ``style`` that of the answer.
 
@@ -114,9 +114,9 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
     return [prompt] if kinds == {int} else list(prompt)
 
 
-def _conversation(body: ChatBody, style: Style | None, settings: ServerSettings) -> Conversation:
+def _conversation(body: ChatBody, style: AnswerStyle, settings: ServerSettings) -> Conversation:
     effort = body.reasoning_effort
-    if style != "channels" or effort not in EFFORTS:  # only these models have levels
+    if effort not in style.efforts:
         INERT.require_neutral("reasoning_effort", effort)
     tools, must_call, max_calls = _tool_choice(body).among(_tools(body))
     conversation = Conversation(

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...text.answer_styles import Style
+from ...answer_styles import AnswerStyle
 from ..forms import FormField, field_of, one_form
 from ..generation import Conversation, Generation, sampling_params
 from ..inert_fields import InertFields
@@ -65,7 +65,7 @@ def items_of(body: ResponsesBody) -> list[Any]:
 
 
 def generation_of(
-    body: ResponsesBody, before: Sequence[Item], room: int, style: Style | None, settings: ServerSettings
+    body: ResponsesBody, before: Sequence[Item], room: int, style: AnswerStyle, settings: ServerSettings
 ) -> Generation:
     """Convert a body to a generation that continues the items ``before``; ``room`` is how many new tokens fit.
 
@@ -91,7 +91,7 @@ def generation_of(
     )
 
 
-def conversation_of(body: ResponsesBody, before: Sequence[Item], style: Style | None) -> Conversation:
+def conversation_of(body: ResponsesBody, before: Sequence[Item], style: AnswerStyle) -> Conversation:
     """Return the conversation of a body that continues the items ``before``. Raises ``HttpRefusal`` with the place."""
     turns = Turns()
     if body.instructions is not None:
@@ -209,14 +209,14 @@ def _format(text: dict[str, Any] | None) -> tuple[FormField, dict[str, Any]] | N
     return (_TEXT_FORMAT, {"json_object": True}) if isinstance(wanted, AnyObject) else None
 
 
-def _effort(reasoning: dict[str, Any] | None, style: Style | None) -> str | None:
+def _effort(reasoning: dict[str, Any] | None, style: AnswerStyle) -> str | None:
     """Return the level of reasoning, which models without levels ignore. Raises ``HttpRefusal`` for another."""
     left = INERT_IN_REASONING.left_out(reasoning or {}, ("effort",), "reasoning")
     effort: str | None = left.pop("effort", None)
     if left:
         name = next(iter(left))[:100]
         raise HttpRefusal(400, f"invalid request body: unknown field `{name}` in reasoning", param="reasoning")
-    known = (*LEVELS, *(() if style == "channels" else ("none",)))
+    known = (*LEVELS, *(() if style.efforts else ("none",)))
     if effort is not None and effort not in known:
         raise HttpRefusal(
             400,

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from peagle.engines.answer_styles import DEFAULT, STYLES
+from peagle.engines.answer_styles.channels import CHANNEL, CONSTRAIN, MESSAGE, START
+from peagle.engines.answer_styles.channels import END as CHANNEL_END
+from peagle.engines.answer_styles.tagged_calls import CLOSE, OPEN, ToolCallReader
 from peagle.engines.grammars.call_grammar import call_form, without_schemas
 from peagle.engines.grammars.compiled import Grammars
 from peagle.engines.requests.structured_outputs import StructuredOutputsParams
-from peagle.engines.text.answer_styles import Style, reader_of
-from peagle.engines.text.channels import CHANNEL, CONSTRAIN, MESSAGE, START
-from peagle.engines.text.channels import END as CHANNEL_END
-from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
 from peagle.plugins.errors import UsageError
 
 pytest.importorskip("llguidance")
@@ -81,8 +81,8 @@ def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, form: StructuredO
 @pytest.mark.parametrize("style", ["json", "tags"])
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_trailing_text_is_parsed_as_calls(vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int) -> None:
-    text = written(vocabulary, seed, call_form(TOOLS, style))
+def test_trailing_text_is_parsed_as_calls(vocabulary: tuple[Tokenizer, Grammars], style: str, seed: int) -> None:
+    text = written(vocabulary, seed, call_form(TOOLS, STYLES[style]))
     said, calls = ToolCallReader(TOOLS, are_certain=True).push(text, is_last=True)
     assert said == ""
     assert calls
@@ -100,32 +100,32 @@ def test_trailing_text_is_parsed_as_calls(vocabulary: tuple[Tokenizer, Grammars]
 
 
 @pytest.mark.parametrize("style", ["json", "tags", "llama", "channels"])
-def test_arguments_keep_to_the_declared_keys(vocabulary: tuple[Tokenizer, Grammars], style: Style) -> None:
+def test_arguments_keep_to_the_declared_keys(vocabulary: tuple[Tokenizer, Grammars], style: str) -> None:
     place = {"type": "object", "properties": {"x": {"type": "integer", "maximum": 9, "minimum": 0}}}
     tools = tool("f", properties={"place": place}, required=["place"])
     for seed in range(10):
-        reader = reader_of(style, tools, None, are_certain=True)
+        reader = STYLES[style].reader_of(tools, are_certain=True)
         assert reader is not None
-        text = written(vocabulary, seed, call_form(tools, style, max_calls=1))
+        text = written(vocabulary, seed, call_form(tools, STYLES[style], max_calls=1))
         _, (call,) = reader.push(text, is_last=True)
         found = json.loads(call.arguments)
         assert list(found) == ["place"]
         assert set(found["place"]) <= {"x"}
     assert '"additionalProperties": false' not in str(
-        call_form(tools, style, disable_additional_properties=False).grammar
+        call_form(tools, STYLES[style], disable_additional_properties=False).grammar
     )
 
 
 @pytest.mark.parametrize("style", ["json", "tags"])
-def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], style: Style) -> None:
+def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], style: str) -> None:
     for seed in range(5):
-        assert written(vocabulary, seed, call_form(TOOLS, style, max_calls=1)).count(OPEN) == 1
+        assert written(vocabulary, seed, call_form(TOOLS, STYLES[style], max_calls=1)).count(OPEN) == 1
 
 
 @pytest.mark.parametrize("most", [1, None])
 def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Grammars], most: int | None) -> None:
     known, grammars = vocabulary
-    form = call_form(TOOLS, "json", max_calls=most, must_call=False)
+    form = call_form(TOOLS, DEFAULT, max_calls=most, must_call=False)
     grammars.require_possible(form)
     call = f'{OPEN}\n{{"name": "say \\"so\\"", "arguments": {{}}}}\n{CLOSE}'
     for text, goes_on in (
@@ -149,13 +149,13 @@ def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Gramma
 
 @pytest.mark.parametrize("style", ["json", "tags", "llama"])
 @pytest.mark.parametrize("form", [{"json_object": True}, {"json": {"type": "object", "properties": {"b": {}}}}])
-def test_json_may_replace_the_calls(vocabulary: tuple[Tokenizer, Grammars], style: Style, form: dict[str, Any]) -> None:
+def test_json_may_replace_the_calls(vocabulary: tuple[Tokenizer, Grammars], style: str, form: dict[str, Any]) -> None:
     tools = tool("f", properties={"a": {"type": "integer"}}, required=["a"])
     otherwise = StructuredOutputsParams(**form, disable_any_whitespace=True)
-    texts = [written(vocabulary, seed, call_form(tools, style, otherwise=otherwise)) for seed in range(24)]
+    texts = [written(vocabulary, seed, call_form(tools, STYLES[style], otherwise=otherwise)) for seed in range(24)]
     kinds = set()
     for text in texts:
-        reader = reader_of(style, tools, None, are_certain=False)
+        reader = STYLES[style].reader_of(tools, are_certain=False)
         assert reader is not None
         said, calls = reader.push(text, is_last=True)
         kinds.add(bool(calls))
@@ -168,12 +168,12 @@ def test_json_may_replace_the_calls(vocabulary: tuple[Tokenizer, Grammars], styl
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_forms_of_llama_and_of_channels_are_one_call(
-    vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int
+    vocabulary: tuple[Tokenizer, Grammars], style: str, seed: int
 ) -> None:
     tools = TOOLS if style == "llama" else TOOLS[:1]
-    form = call_form(tools, style)
+    form = call_form(tools, STYLES[style])
     text = written(vocabulary, seed, form)
-    reader = reader_of(style, tools, None, are_certain=True)
+    reader = STYLES[style].reader_of(tools, are_certain=True)
     assert reader is not None
     said, (call,) = reader.push(text, is_last=True)
     assert said == ""
@@ -185,9 +185,9 @@ def test_the_forms_of_llama_and_of_channels_are_one_call(
 def test_tools_without_their_schemas_can_be_called(vocabulary: tuple[Tokenizer, Grammars]) -> None:
     tools = [*tool(type="array"), *tool("g", properties={"a": {"type": "strin"}})]
     with pytest.raises(UsageError):
-        call_form(tools, "json")
+        call_form(tools, DEFAULT)
     _, grammars = vocabulary
-    grammars.require_possible(call_form(without_schemas(tools), "json", must_call=False))
+    grammars.require_possible(call_form(without_schemas(tools), DEFAULT, must_call=False))
 
 
 def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
@@ -224,8 +224,8 @@ def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
         (tool(properties={"a": {"enum": ["a" * 70_000]}}), "json", "exceed 65536 characters of grammar"),
     ],
 )
-def test_unenforceable_call_schema_is_rejected_by_path(tools: Any, style: Style, what: str) -> None:
+def test_unenforceable_call_schema_is_rejected_by_path(tools: Any, style: str, what: str) -> None:
     with pytest.raises(UsageError) as refused:
-        call_form(tools, style)
+        call_form(tools, STYLES[style])
     assert what in refused.value.what
     assert refused.value.fix

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.engines.answer_styles import Thought, ToolCall
+from peagle.engines.answer_styles.channels import ChannelReader
+from peagle.engines.answer_styles.tagged_calls import ToolCallReader
 from peagle.engines.serving.blocks import AnswerBlocks, BlockStep
 from peagle.engines.serving.rendering import ReportedTokens
-from peagle.engines.text.channels import ChannelReader
-from peagle.engines.text.tool_calls import Thought, ToolCall, ToolCallReader
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 THOUGHT, SAID = "<|channel|>analysis<|message|>Why?<|end|>", "<|channel|>commentary<|message|>So.\n<|end|>"

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from peagle.engines.answer_styles import DEFAULT
 from peagle.engines.serving.anthropic.bodies import IGNORED, NEUTRAL, CountBody, MessagesBody, body_of
 from peagle.engines.serving.anthropic.conversations import generation_of
 from peagle.engines.serving.generation import Generation
@@ -34,7 +35,7 @@ OF_THE_ROUTE = {"model", "thinking"}  # these do not affect generation; the test
 
 def asked(**fields: Any) -> Generation:
     body = body_of(msgspec.json.encode({**MINIMAL, **fields}), MessagesBody)
-    return generation_of(body, None, ServerSettings("m", scheduling_policy="priority"))
+    return generation_of(body, DEFAULT, ServerSettings("m", scheduling_policy="priority"))
 
 
 def test_docs_describe_every_field() -> None:

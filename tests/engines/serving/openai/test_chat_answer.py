@@ -12,8 +12,8 @@ import pytest
 from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.answer_styles.tagged_calls import ToolCallReader
 from peagle.engines.serving.server import Server
-from peagle.engines.text.tool_calls import ToolCallReader
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]

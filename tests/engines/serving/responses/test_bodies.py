@@ -9,6 +9,7 @@ import pytest
 from openai.types.responses import ResponseIncludable
 from openai.types.responses import response_create_params as theirs
 
+from peagle.engines.answer_styles import DEFAULT
 from peagle.engines.serving.generation import Generation
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.responses.bodies import (
@@ -44,7 +45,7 @@ ELSEWHERE = {"model", "include", "metadata", "previous_response_id", "reasoning"
 
 def asked(**fields: Any) -> Generation:
     settings = ServerSettings("m", scheduling_policy="priority")
-    return generation_of(body_of(msgspec.json.encode({**MINIMAL, **fields})), [], 100, None, settings)
+    return generation_of(body_of(msgspec.json.encode({**MINIMAL, **fields})), [], 100, DEFAULT, settings)
 
 
 def test_docs_describe_every_field() -> None:

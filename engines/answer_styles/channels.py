@@ -10,16 +10,18 @@ special tokens, which decoding must not omit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .tool_calls import Thought, ToolCall, json_object, well_formed
+from ...plugins.errors import UsageError
+from .calls import Thought, ToolCall, json_object, well_formed
+from .json_calls import quoted
+from .record import AnswerStyle
 
 CHANNEL, MESSAGE, START, END, CALL, RETURN = (
     f"<|{name}|>" for name in ("channel", "message", "start", "end", "call", "return")
 )
 CONSTRAIN, FUNCTIONS = "<|constrain|>", "functions."
-ENDS = (CALL, RETURN)  # end an answer
 _MARKERS = (START, END, CALL, RETURN, CHANNEL)  # end a message
 _NEXT = re.compile("|".join(re.escape(each) for each in _MARKERS))
 _CHANNEL, _TO = re.compile(r"<\|channel\|>\s*(\w+)"), re.compile(r"\bto=([^\s<]+)")
@@ -33,8 +35,11 @@ class ChannelReader:
     returned when complete.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]] = (), max_calls: int | None = None) -> None:
+    def __init__(
+        self, tools: Sequence[Mapping[str, Any]] = (), max_calls: int | None = None, *, are_certain: bool = False
+    ) -> None:
         """``tools`` have OpenAI's format; at most ``max_calls`` calls are returned."""
+        del are_certain
         self._names = {each["function"]["name"] for each in tools}
         self._most, self._held, self._thoughts = max_calls, "", list[Thought]()
         self._said = 0  # visible characters returned so far
@@ -124,6 +129,39 @@ class ChannelReader:
         return at if is_begun and not is_last else len(self._held)
 
 
-def spoken(text: str) -> str:
-    """Return the visible text of a whole answer, without reasoning."""
-    return ChannelReader().push(text, is_last=True)[0]
+def _frame(*, repeats: bool, must_call: bool) -> list[str]:
+    del repeats, must_call  # the template writes one call, after reasoning if there is any
+    return [
+        f"start: thought? {CHANNEL} call",
+        f'thought: {CHANNEL} "analysis" {MESSAGE} TEXT {END} {START} "assistant"',
+        "TEXT: /(?s:.*)/",
+    ]
+
+
+def _calls(name: str, function: str, path: str, schema: Mapping[str, Any], json_of: Callable[[Any], str]) -> list[str]:
+    """Return the rules of a message to the function. Raises ``UsageError`` for characters that would end its name."""
+    if not function or any(sign.isspace() or sign == "<" for sign in function):
+        raise UsageError(
+            f"{path}.function.name cannot be used as a recipient: {function[:60]!r}",
+            fix="use letters, digits, _ and -",
+        )
+    to = quoted(f"commentary to={FUNCTIONS}{function} ")
+    return [f'{name}: {to} {CONSTRAIN} "json" {MESSAGE} {name}_a', f"{name}_a: {json_of(schema)}"]
+
+
+def _is_of(templates: Sequence[str]) -> bool:
+    return any(CHANNEL in template and MESSAGE in template for template in templates)
+
+
+STYLE = AnswerStyle(
+    "channels",
+    _is_of,
+    ChannelReader,
+    _frame,
+    _calls,
+    marks_reasoning=True,
+    ends=(CALL, RETURN),  # the token after an answer in a conversation ends every message
+    efforts=("low", "medium", "high"),
+    thought_key="thinking",
+    may_be_json=False,
+)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.engines.answer_styles.default_calls import END_OF_RESULT, RESULT, in_default_form
+from peagle.engines.answer_styles.tagged_calls import CLOSE, OPEN, ToolCallReader
 from peagle.engines.text.chat_template import ChatTemplate
-from peagle.engines.text.default_calls import END_OF_RESULT, RESULT, in_default_form
 from peagle.engines.text.messages import messages_of
-from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
 from tests.chat_templates import CHATML, GEMMA
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "wetter", "description": "Das Wetter in «Köln»."}}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.text.tool_calls import ToolCallReader
+from peagle.engines.answer_styles.tagged_calls import ToolCallReader
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .tool_calls import Thought, ToolCall, arguments_text
+from .calls import Thought, ToolCall, arguments_text
+from .json_calls import json_call
+from .record import AnswerStyle
 
 TAG = "<|python_tag|>"
 _PYTHON = re.compile(r"\s*([\w-]+)\.call\((.*)\)[\s;]*", re.DOTALL)
@@ -25,8 +27,11 @@ class LlamaCallReader:
     Text that could still become a call is buffered. After other text, everything that follows is visible text.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], max_calls: int | None = None) -> None:
+    def __init__(
+        self, tools: Sequence[Mapping[str, Any]], max_calls: int | None = None, *, are_certain: bool = False
+    ) -> None:
         """``tools`` have OpenAI's format; at most ``max_calls`` calls are returned."""
+        del are_certain
         self._names = {each["function"]["name"] for each in tools}
         self._most, self._held, self._is_text = max_calls, "", False
         self.count = 0  # calls returned so far
@@ -98,3 +103,20 @@ class LlamaCallReader:
         if dot:
             return name in self._names and (text.startswith(f"{name}.call(") or f"{name}.call(".startswith(text))
         return any(each.startswith(text) for each in self._names)
+
+
+def _frame(*, repeats: bool, must_call: bool) -> list[str]:
+    del repeats, must_call  # the template writes one call, and nothing else
+    return ["start: call"]
+
+
+def _calls(name: str, function: str, path: str, schema: Mapping[str, Any], json_of: Callable[[Any], str]) -> list[str]:
+    return json_call(name, function, path, schema, json_of, key="parameters")
+
+
+def _is_of(templates: Sequence[str]) -> bool:
+    signs = ("tools", '{"name": ', '"parameters": ', "ipython")
+    return any(all(sign in template for sign in signs) for template in templates)
+
+
+STYLE = AnswerStyle("llama", _is_of, LlamaCallReader, _frame, _calls)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.text.channels import ChannelReader, spoken
-from peagle.engines.text.tool_calls import Thought
+from peagle.engines.answer_styles import Thought
+from peagle.engines.answer_styles.channels import STYLE, ChannelReader
 
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("weather", "f.g")]
 THINK = "<|channel|>analysis<|message|>Warm?\n <b> 1 < 2<|end|>"
@@ -112,4 +112,4 @@ def test_visible_text_streams_immediately() -> None:
 
 
 def test_whole_answer_equals_the_visible_text() -> None:
-    assert spoken(THINK + ROLE + FINAL) == "It is **warm**. <|x|>"
+    assert STYLE.spoken(THINK + ROLE + FINAL) == "It is **warm**. <|x|>"

@@ -6,51 +6,26 @@ Qwen2.5, Qwen3), or Qwen3-Coder's ``<function=NAME><parameter=KEY>VALUE</paramet
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from .calls import Thought, ToolCall, arguments_text, has_half_pair, json_object, json_value
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAG = "<function="
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
-_LARGEST_FLOAT = sys.float_info.max
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class ToolCall:
-    """A function call, at index ``at`` in its answer; ``arguments`` are a JSON object as text.
-
-    ``after`` is the number of visible characters of the answer that precede the call.
-    """
-
-    at: int
-    name: str
-    arguments: str
-    after: int = field(default=0, compare=False)
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """The call's sort key among the calls and thoughts of an answer."""
-        return self.after, self.at, 1
-
-
-@dataclass(frozen=True)
-class Thought:
-    """A piece of reasoning, which ``after`` visible characters and ``calls`` calls of the answer precede."""
-
-    text: str
-    after: int = 0
-    calls: int = 0
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """The thought's sort key among the calls and thoughts of an answer."""
-        return self.after, self.calls, 0
+def frame(*, repeats: bool, must_call: bool) -> list[str]:
+    """Return the Lark rules of one or more calls between the tags, which may follow any text unless they are a must."""
+    more = ' ("\\n" one)*' if repeats else ""
+    one = f'one: "{OPEN}\\n" call "\\n{CLOSE}"'
+    if must_call:
+        return [f"start: one{more}", one]
+    begun = f'start: TEXT | begun "\\n" call "\\n{CLOSE}"{more}'  # the text is free until it contains the tag
+    return [begun, one, f"begun[lazy]: /(?s:.*){OPEN}/", "TEXT: /(?s:.*)/"]
 
 
 class ToolCallReader:
@@ -119,7 +94,7 @@ class ToolCallReader:
             return name, arguments_text(found)
         call = json_object(inner)
         name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
-        if not isinstance(name, str) or not name or _SURROGATE.search(name) or not isinstance(arguments, dict):
+        if not isinstance(name, str) or not name or has_half_pair(name) or not isinstance(arguments, dict):
             return None
         return name, arguments_text(arguments)
 
@@ -132,8 +107,8 @@ class ToolCallReader:
         if is_returned_as_text(properties.get(key) if isinstance(properties, Mapping) else None):
             return value
         try:
-            return json.loads(value, parse_constant=_no_number, parse_float=_finite)
-        except (ValueError, RecursionError):
+            return json_value(value)
+        except ValueError:
             return value
 
 
@@ -149,34 +124,6 @@ def is_returned_as_text(schema: Any) -> bool:
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
     has_subschemas = any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
     return not has_subschemas and isinstance(values, list) and all(isinstance(each, str) for each in values)
-
-
-def arguments_text(arguments: Any) -> str:
-    """Return arguments as JSON, with U+FFFD for half of a surrogate pair: clients fail on it, escaped or not."""
-    return _SURROGATE.sub("\ufffd", json.dumps(arguments, ensure_ascii=False))
-
-
-def well_formed(text: str, arguments: Any) -> str:
-    """Return the JSON ``text`` of ``arguments``, written again only if it has half of a surrogate pair."""
-    return arguments_text(arguments) if _SURROGATE.search(json.dumps(arguments, ensure_ascii=False)) else text
-
-
-def json_object(text: str) -> dict[str, Any] | None:
-    """Return the object in a JSON text, or None for any other text."""
-    try:
-        found = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-def _finite(number: str) -> float:
-    """Return a number, clipped to the finite range because JSON has no infinity."""
-    return max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, float(number)))
 
 
 def _begun(text: str) -> int:

@@ -1,16 +1,18 @@
 """Tool calls of models whose chat template has no format for them: tools, calls and results as text of messages.
 
 A system message describes the tools by their JSON schemas and says how to call them. Calls have the format of Hermes
-and Qwen models (``tool_calls.py``), and results are placed in a user message, between their own tags.
+and Qwen models (``json_calls.py``), and results are placed in a user message, between their own tags.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from .tool_calls import CLOSE, OPEN
+from . import json_calls
+from .tagged_calls import CLOSE, OPEN
 
 RESULT, END_OF_RESULT = "<tool_response>", "</tool_response>"
 _SYSTEM = ("system", "developer")
@@ -83,3 +85,8 @@ def _call(value: Any) -> str | None:
 
 def _result(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": f"{RESULT}\n{message.get('content', '')}\n{END_OF_RESULT}"}
+
+
+STYLE = replace(
+    json_calls.STYLE, name="default", is_of=lambda templates: False, is_in_template=False, follows_text=True
+)

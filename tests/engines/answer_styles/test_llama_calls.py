@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.text.llama_calls import LlamaCallReader
+from peagle.engines.answer_styles.llama_calls import LlamaCallReader
 
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("weather", "web-search")]
 ONE = '{"name": "weather", "parameters": {"city": "K\u00f6ln; \\"x\\"", "days": 3}}'

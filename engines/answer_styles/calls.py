@@ -1,0 +1,85 @@
+"""Tool calls and reasoning as parts of an answer, and the JSON of arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+_LARGEST_FLOAT = sys.float_info.max
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A function call, at index ``at`` in its answer; ``arguments`` are a JSON object as text.
+
+    ``after`` is the number of visible characters of the answer that precede the call.
+    """
+
+    at: int
+    name: str
+    arguments: str
+    after: int = field(default=0, compare=False)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The call's sort key among the calls and thoughts of an answer."""
+        return self.after, self.at, 1
+
+
+@dataclass(frozen=True)
+class Thought:
+    """A piece of reasoning, which ``after`` visible characters and ``calls`` calls of the answer precede."""
+
+    text: str
+    after: int = 0
+    calls: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The thought's sort key among the calls and thoughts of an answer."""
+        return self.after, self.calls, 0
+
+
+def has_half_pair(text: str) -> bool:
+    """Return True if a text has half of a surrogate pair, which cannot be sent to a client."""
+    return _SURROGATE.search(text) is not None
+
+
+def arguments_text(arguments: Any) -> str:
+    """Return arguments as JSON, with U+FFFD for half of a surrogate pair: clients fail on it, escaped or not."""
+    return _SURROGATE.sub("\ufffd", json.dumps(arguments, ensure_ascii=False))
+
+
+def well_formed(text: str, arguments: Any) -> str:
+    """Return the JSON ``text`` of ``arguments``, written again only if it has half of a surrogate pair."""
+    return arguments_text(arguments) if has_half_pair(json.dumps(arguments, ensure_ascii=False)) else text
+
+
+def json_value(text: str) -> Any:
+    """Return the value of a JSON text, with numbers clipped to the finite range. Raises ``ValueError``."""
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return the object in a JSON text, or None for any other text."""
+    try:
+        found = json_value(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+def _finite(number: str) -> float:
+    """Return a number, clipped to the finite range because JSON has no infinity."""
+    return max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, float(number)))

@@ -1,0 +1,118 @@
+"""The record of an answer style: how models write tool calls and reasoning, and how their answers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .calls import Thought, ToolCall
+
+Tools = Sequence[Mapping[str, Any]]  # in OpenAI's format
+
+
+class AnswerReader(Protocol):
+    """Splits the text of one answer as it grows; ``count`` is the number of calls returned so far."""
+
+    count: int
+
+    def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
+        """Add ``text``, and return the new visible text and complete calls."""
+        ...
+
+    def take_thoughts(self) -> list[Thought]:
+        """Return the reasoning since the last call, if the format marks it."""
+        ...
+
+
+class Reads(Protocol):
+    """Creates the reader of one answer, which returns at most ``max_calls`` calls of ``tools``.
+
+    If calls ``are_certain``, a grammar has enforced them.
+    """
+
+    def __call__(self, tools: Tools, max_calls: int | None, *, are_certain: bool) -> AnswerReader:
+        """Return the reader."""
+        ...
+
+
+class Frames(Protocol):
+    """Writes the Lark rules around a call, which is the rule ``call``. The first one is ``start``.
+
+    With ``repeats``, more calls may follow. Unless an answer ``must_call``, any text may precede the calls, or replace
+    them; only a style that ``follows_text`` is asked for that.
+    """
+
+    def __call__(self, *, repeats: bool, must_call: bool) -> list[str]:
+        """Return the rules."""
+        ...
+
+
+class Calls(Protocol):
+    """Writes the Lark rules of a call of one tool, which is the rule ``name``.
+
+    ``function`` is the function's name, and ``path`` the place of the tool in the request. ``schema`` is an object
+    schema, and ``json_of`` returns the rule for JSON of a schema. Raises ``UsageError`` for names and schemas that the
+    style cannot express.
+    """
+
+    def __call__(
+        self, name: str, function: str, path: str, schema: Mapping[str, Any], json_of: Callable[[Any], str]
+    ) -> list[str]:
+        """Return the rules."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnswerStyle:
+    """A format of tool calls and reasoning that models are trained on.
+
+    Args:
+        name: The name, for messages and tests.
+        is_of: Returns True for the chat templates of models with this style.
+        reader: Creates the reader of one answer.
+        frame: Writes the grammar around a call.
+        calls: Writes the grammar of a call of one tool.
+        markers: Texts around calls. An answer includes them even if they are special tokens.
+        marks_reasoning: True if special tokens separate the parts of every answer, reasoning included.
+        ends: Special tokens that end an answer; if empty, the template shows which one does.
+        efforts: Levels of reasoning (``reasoning_effort``) that templates take.
+        thought_key: The key of a message with calls under which templates take the reasoning before them.
+        is_in_template: False if templates do not know tools, so that they get them as the text of messages.
+        follows_text: True if calls may follow any text under a grammar. Models that were trained to call do without.
+        may_be_json: True if a grammar may allow JSON in place of the calls.
+        takes_any_arguments: True if arguments may be any object, whatever the schema.
+    """
+
+    name: str
+    is_of: Callable[[Sequence[str]], bool]
+    reader: Reads
+    frame: Frames
+    calls: Calls
+    markers: tuple[str, ...] = ()
+    marks_reasoning: bool = False
+    ends: tuple[str, ...] = ()
+    efforts: tuple[str, ...] = ()
+    thought_key: str = ""
+    is_in_template: bool = True
+    follows_text: bool = False
+    may_be_json: bool = True
+    takes_any_arguments: bool = True
+
+    def reader_of(
+        self, tools: Tools, max_calls: int | None = None, *, are_certain: bool = False
+    ) -> AnswerReader | None:
+        """Return a reader for one answer, or None if the answer can only be text. The arguments are the reader's."""
+        return self.reader(tools, max_calls, are_certain=are_certain) if tools or self.marks_reasoning else None
+
+    def spoken(self, answer: str) -> str:
+        """Return the visible part of a whole answer, without reasoning if the style marks it."""
+        reader = self.reader_of(())
+        return answer if reader is None else reader.push(answer, is_last=True)[0]
+
+    def shows_special(self, hidden: Mapping[str, bool], *, has_tools: bool) -> bool:
+        """Return True if the text of an answer must include special tokens, because they separate its parts.
+
+        ``hidden`` maps added tokens to whether decoded text usually omits them.
+        """
+        return self.marks_reasoning or (has_tools and any(hidden.get(each) for each in self.markers))
