@@ -105,7 +105,7 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
     except ValueError as error:
         raise refused(form, str(error)) from None
     settings["tokenizer"] = _tokenizer_of(special) if is_grammar and special else "byte"
-    command = [sys.executable or "python3", "-c", _CHILD]
+    command = [sys.executable or "python3", "-P", "-c", _CHILD]  # nothing is imported from the current folder
     try:
         with _AT_ONCE:
             done = subprocess.run(

@@ -1,7 +1,8 @@
-"""``python -m peagle.plugins.cpu.self_test LIBRARY``: test the CPU kernels with this process's ONNX Runtime.
+"""``python -P -m peagle.plugins.cpu.self_test LIBRARY``: test the CPU kernels with this process's ONNX Runtime.
 
 A function missing from where ``interface.h`` expects it would crash the process, so ``try_library`` runs the test in a
-child process. The test calls every interface function that kernels use, then runs each op's cases.
+child process, which imports nothing from the current folder. The test calls every interface function that kernels use,
+then runs each op's cases.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def try_library(path: Path) -> str:
     """
     try:
         process = subprocess.run(
-            [sys.executable, "-m", __name__, str(path)],
+            [sys.executable or "python3", "-P", "-m", __name__, str(path)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,15 @@ def test_trial_passes_good_grammars_and_reports_bad_ones() -> None:
     with pytest.raises(UsageError) as error:
         try_out(StructuredOutputsParams(regex="(?=a)b"))
     assert "look-around" in error.value.why
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "threading", "llguidance"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder ran')")
+    monkeypatch.chdir(tmp_path)
+    try_out(StructuredOutputsParams(grammar='start: "a"'))
+    with pytest.raises(UsageError, match="grammar"):
+        try_out(StructuredOutputsParams(grammar="start: nothing"))
 
 
 def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,16 @@ def test_instructions_that_the_machine_has_not_are_named(cpu_library: Path, monk
     assert "PEAGLE_CPU_INSTRUCTIONS is sve" in caught.value.why
 
 
+def test_nothing_is_imported_from_the_current_folder(
+    cpu_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a checkpoint, whose Python code must never run."""
+    for name in ("numpy", "onnxruntime", "json"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder ran')")
+    monkeypatch.chdir(tmp_path)
+    assert try_library(cpu_library) in PATHS
+
+
 OTHERS = {
     "a crash": ("void* RegisterCustomOps(void*, void*) { __builtin_trap(); }", "signal"),
     "no operators": ("void* RegisterCustomOps(void*, void*) { return 0; }", "SelfTest"),
