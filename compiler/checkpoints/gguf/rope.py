@@ -28,16 +28,24 @@ def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems
             why="rotary embedding must cover the whole head",
             fix="use the safetensors checkpoint of the model",
         )
-    kind = header.metadata.get(f"{key}scaling.type", "none")
+    kind = header.metadata.get(f"{key}scaling.type", "linear")  # absent: as in llama.cpp
     if kind not in _KINDS:
         problems.add(
             f"{problems.subject} uses RoPE scaling {shown(repr(kind))}; GGUF files support only {' and '.join(_KINDS)}",
             fix="use the safetensors checkpoint of the model",
         )
+    # ``scale_linear`` is the key of old files.
+    factor = header.metadata.get(f"{key}scaling.factor", header.metadata.get(f"{key}scale_linear", 1.0))
+    is_scaled = kind == "linear" and factor not in (0, 1)
     if FREQUENCIES in header.tensors:
+        if is_scaled:
+            problems.add(
+                f"{problems.subject} has linear RoPE scaling and RoPE frequency divisors ({FREQUENCIES})",
+                why="only one of them is supported",
+                fix="use the safetensors checkpoint of the model",
+            )
         return _llama3(header, naming, head_dim, problems)
-    factor = header.metadata.get(f"{key}scaling.factor")
-    return {"rope_scaling": {"rope_type": "linear", "factor": factor}} if kind == "linear" else {}
+    return {"rope_scaling": {"rope_type": "linear", "factor": factor}} if is_scaled else {}
 
 
 def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:

@@ -100,6 +100,40 @@ def test_scaled_positions_are_read_or_refused(kind: str, said: str | None, tmp_p
         assert Target.open(written.file).config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
 
 
+@pytest.mark.parametrize(
+    ("entries", "factor"),
+    [
+        ({"scale_linear": 4.0}, 4.0),
+        ({"scaling.factor": 4.0}, 4.0),
+        ({"scaling.factor": 4.0, "scale_linear": 2.0}, 4.0),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.type": "linear", "scaling.factor": 1.0}, None),
+        ({"scaling.type": "linear"}, None),
+    ],
+)
+def test_scaling_of_positions_is_read_as_llama_cpp_reads_it(
+    entries: dict[str, Any], factor: float | None, tmp_path: Path
+) -> None:
+    def edit(writer: Any) -> None:
+        for name, value in entries.items():
+            add = writer.add_string if isinstance(value, str) else writer.add_float32
+            add(f"llama.rope.{name}", value)
+
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", edit=edit)
+    scaling = Target.open(written.file).config.get("rope_scaling")
+    assert scaling == (None if factor is None else {"rope_type": "linear", "factor": factor})
+
+
+def test_linear_scaling_beside_a_rope_table_is_refused(tmp_path: Path) -> None:
+    def edit(writer: Any) -> None:
+        writer.add_tensor("rope_freqs.weight", _divisors())
+        writer.add_float32("llama.rope.scaling.factor", 4.0)
+
+    written = gguf_files.write(tmp_path / "tiny.gguf", "llama", edit=edit, rope_parameters=LLAMA3)
+    with pytest.raises(BuildError, match="linear RoPE scaling and RoPE frequency divisors"):
+        Target.open(written.file)
+
+
 def test_other_positions_than_those_of_gpt_oss_are_refused(tmp_path: Path) -> None:
     def edit(writer: Any) -> None:
         writer.add_string("gpt-oss.rope.scaling.type", "linear")
