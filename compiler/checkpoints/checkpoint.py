@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
 from ..console.progress_lines import Bytes
 from ..store.cache_folder import cache_root
-from ..store.known_hashes import entry_of
+from ..store.known_hashes import FileState, entry_of, state_of
 from ..store.stages import Stage
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
@@ -49,6 +49,7 @@ class Checkpoint:
 
     ``source`` is the folder or file that it was read from. ``format`` names the storage format of the weights;
     ``companions`` are the scales that the format consumed, by stored name. ``gguf`` is the header of a GGUF file.
+    ``states`` are those of the weight files before the first byte was read.
     """
 
     source: Path
@@ -57,6 +58,7 @@ class Checkpoint:
     companions: Mapping[str, TensorEntry]
     format: str
     gguf: GgufHeader | None = None
+    states: Mapping[Path, FileState] = field(default_factory=dict)
 
     @classmethod
     def open(cls, source: Path) -> Checkpoint:
@@ -66,11 +68,12 @@ class Checkpoint:
 
     @classmethod
     def _of_file(cls, file: Path) -> Checkpoint:
+        states = {file: state_of(file)}
         header, problems = read_gguf(file), Problems(file, "cannot be used")
         config = config_of(header, problems)
         tensors = tensors_of(header, config, problems)
         problems.raise_any()
-        return cls(file, config, tensors, {}, GGUF, header)
+        return cls(file, config, tensors, {}, GGUF, header, states)
 
     @classmethod
     def _of_folder(cls, folder: Path) -> Checkpoint:
@@ -91,6 +94,7 @@ class Checkpoint:
         if (folder / MODELOPT_CONFIG).is_file():
             with problems.collecting():
                 modelopt = read_json(folder / MODELOPT_CONFIG, "")
+        states = {path: state_of(path) for path in folder.glob("*.safetensors")}
         stored: dict[str, TensorEntry] = {}
         with problems.collecting():
             stored = stored_tensors(folder, problems)
@@ -98,7 +102,7 @@ class Checkpoint:
         problems.raise_any()  # scales in missing shards would be reported as further problems
         view = form.view(stored, settings, problems)
         problems.raise_any()
-        return cls(folder, config, view.tensors, view.companions, form.name)
+        return cls(folder, config, view.tensors, view.companions, form.name, states=states)
 
     @property
     def folder(self) -> Path:
@@ -195,6 +199,17 @@ class Checkpoint:
             content = entry_of(file, root, advance).sha256
             digest.update(f"{file.name} {content}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
+
+    def require_unchanged(self) -> None:
+        """Raise ``BuildError`` if a weight file was written after it was opened: what was read may be of two models."""
+        for file in sorted({tensor.entry.file for tensor in self.tensors.values()}):
+            if file in self.states and self.states[file] != state_of(file):
+                raise BuildError(
+                    f"{file} changed while it was read",
+                    why="another program wrote it, so the weights that were read may belong to two models",
+                    fix="repeat the command when the file is complete; work on a copy of a checkpoint that training "
+                    "overwrites",
+                )
 
     def _tensor(self, name: str) -> StoredTensor:
         if name not in self.tensors:

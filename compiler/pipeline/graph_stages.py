@@ -151,6 +151,8 @@ def attach(
             data = data_file(model)
             with FollowingHash(data) as following:
                 runs = stream(lowered, weights.read, model, advance, weights.position, weights.cuts, following.reach)
+        for source in component.sources:
+            source.require_unchanged()
         refer(semantic, weights.stored | runs, cache_length)
         save(semantic, folder / files.semantic)
         if weights.quantized:

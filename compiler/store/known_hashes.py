@@ -22,6 +22,7 @@ from .cache_folder import make_private, require_trusted
 LARGE = 16 << 20  # bytes; smaller files are read each time
 FOLDER = "hashes"
 _SETTLED_NS = 2_000_000_000  # a file that just changed may change again within one tick of the clock
+FileState = tuple[int, int, int] | None
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -45,6 +46,15 @@ def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = l
             make_private(record_path.parent.parent, FOLDER)
             _save_record(record_path, before, entry.sha256)
     return entry
+
+
+def state_of(path: Path) -> FileState:
+    """Return what changes if a file is written again: its inode, size and modification time; None if it is missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _place(root: Path, found: os.stat_result) -> Path:

@@ -76,6 +76,7 @@ def quantize(
     with assembling(request.out, {"weights": size}) as assembly:
         with phase("write"):
             write(assembly.folder, checkpoint, work, scales, progress)
+        checkpoint.require_unchanged()
         scales.save(assembly.folder / FOLDER)
         _describe(assembly, checkpoint, work, request)
         report = _report(request, checkpoint, work, scales, phase, size, warnings) | {

@@ -145,13 +145,15 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
     with calm, remove_on_exit(work.resumable.scratch), torch.no_grad(), progress.step(text, tokens) as advance:
         for step in range(done, layers + 2):
             interrupts.check()
+            observed: dict[str, Array] = {}
             if step == 0:
                 states.write(work.resumable.scratch, model.embed(work.samples.ids))
-                work.resumable.finish(step, {})
             elif step <= layers:
-                work.resumable.finish(step, _layer(work, model, states, step - 1, advance))
+                observed = _layer(work, model, states, step - 1, advance)
             else:
-                work.resumable.finish(step, _head(work, model, states))
+                observed = _head(work, model, states)
+            work.target.checkpoint.require_unchanged()
+            work.resumable.finish(step, observed)
 
 
 @contextmanager

@@ -318,6 +318,23 @@ def test_fingerprint_depends_on_content_only(folder: Path, tmp_path: Path) -> No
     assert len({first, second, Checkpoint.open(moved).fingerprint}) == 3
 
 
+@pytest.mark.parametrize("layout", ["folder", "sharded"])
+def test_weights_that_are_written_again_are_noticed(layout: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(layout)
+    read = Checkpoint.open(folder)
+    read.require_unchanged()
+    file = sorted(folder.glob("*.safetensors"))[-1]
+    content, found = file.read_bytes(), file.stat()
+    file.write_bytes(content)
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns + 1_000_000_000))  # the clock may not have ticked
+    with pytest.raises(BuildError, match=f"{file.name} changed while it was read"):
+        read.require_unchanged()
+    Checkpoint.open(folder).require_unchanged()
+    file.unlink()
+    with pytest.raises(BuildError, match="changed while it was read"):
+        read.require_unchanged()
+
+
 def test_fingerprint_includes_modelopt_config(folder: Path) -> None:
     first = Checkpoint.open(folder).fingerprint
     (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": null}}')

@@ -30,6 +30,7 @@ from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
+from peagle.graphs import stream_weights
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from peagle.plugins.graph_contract import MAX_DRAFTS
@@ -258,6 +259,24 @@ def test_truncated_weights_are_refused(pair: Pair) -> None:
     problem = refusal(BuildError, pair)
     assert str(weights) in problem.what
     assert "truncated" in problem.why
+
+
+def test_weights_that_change_during_a_build_give_no_engine(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training job saves its next step: the first tensors were those of the last one."""
+
+    def attach_and_save(*given: Any) -> Any:
+        runs = attach(*given)
+        edit_weights(pair.target, **{"model.norm.weight": torch.ones(pair.config["hidden_size"])})
+        return runs
+
+    attach, cached = stream_weights.attach, StageStore.default().root / "attach-target"
+    before = [*cached.glob("*/")]
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_weights, "attach", attach_and_save)
+        error = refusal(BuildError, pair)
+    assert "model.safetensors changed while it was read" in error.what
+    assert error.fix
+    assert [*cached.glob("*/")] == before  # no later build reuses them
 
 
 def test_weights_that_are_not_safetensors_are_refused(pair: Pair) -> None:
