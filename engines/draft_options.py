@@ -124,7 +124,11 @@ class LoadedDrafters:
             )
         if name not in self.names:
             there = ", ".join(self.names) or "none"
-            raise UsageError(f"no drafter named {name} is loaded", why=f"the loaded drafters are: {there}")
+            raise UsageError(
+                f"no drafter named {name} is loaded",
+                why=f"the loaded drafters are: {there}",
+                fix="name one of them; one that is not loaded needs no unloading",
+            )
         drafter = self._others[name].drafter
         self._others = {each: defaults for each, defaults in self._others.items() if each != name}
         return drafter

@@ -211,7 +211,11 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
         if not isinstance(chunk, Mapping):
             continue
         if "error" in chunk:
-            raise EnvironmentProblem("the server ended a stream with an error", why=str(chunk["error"]))
+            raise EnvironmentProblem(
+                "the server ended a stream with an error",
+                why=str(chunk["error"]),
+                fix="look for the cause in the log of the server",
+            )
         yield chunk
 
 

@@ -128,13 +128,16 @@ def _using(options: TuneOptions) -> tuple[Manifest, str]:
     if options.draft is not None and options.draft not in {manifest.drafter_name, *manifest.drafters} - {""}:
         known = ", ".join(name for name in (manifest.drafter_name, *manifest.drafters) if name) or "none"
         raise UsageError(
-            f"{options.engine} has no drafter named {options.draft}", why=f"the drafters of the engine are: {known}"
+            f"{options.engine} has no drafter named {options.draft}",
+            why=f"the drafters of the engine are: {known}",
+            fix="name one of them, or add a drafter with `peagle-compile drafter add`",
         )
     used = manifest.using(drafter) if drafter else manifest
     if not used.speculation.max_num_speculative_tokens:
         raise UsageError(
             f"{options.engine} cannot be tuned",
             why="the engine was built for plain decoding, so there is no K to choose",
+            fix="build the engine with a drafter (`--draft`)",
         )
     return used, drafter
 

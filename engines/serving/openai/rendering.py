@@ -94,10 +94,14 @@ class Answer(Renderer):
             yield self._of_choice(tokens, self._choice(tokens, self.text_piece(tokens)))
 
     def _of_choice(self, tokens: ReportedTokens, choice: dict[str, Any]) -> dict[str, Any]:
-        """Return one piece of a stream, with the choice's usage so far if requested."""
+        """Return one piece of a stream, with the choice's usage so far if requested.
+
+        It is null if only the last piece has usage, as in OpenAI's API.
+        """
         piece = self._piece([choice])
-        if self.options.includes_usage and self.options.running_usage:
-            piece["usage"] = token_counts(len(tokens.prompt), self._written[tokens.choice])
+        if self.options.includes_usage:
+            counts = token_counts(len(tokens.prompt), self._written[tokens.choice])
+            piece["usage"] = counts if self.options.running_usage else None
         return piece
 
     def _piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -108,6 +108,8 @@ def test_stream_includes_usage_on_request(client: OpenAI, kind: str) -> None:
     for options in ({"include_usage": True}, {"continuous_usage_stats": True}, {"include_usage": None}):
         pieces = list(create(**fields, stream_options=options))
         assert all(piece.usage is None for piece in pieces if piece.choices)
+        says_null = {"usage" in piece.model_fields_set for piece in pieces if piece.choices}
+        assert says_null == {bool(options.get("include_usage"))}
 
 
 def test_too_long_prompt_has_its_error_code(client: OpenAI, served_engine: Engine) -> None:
