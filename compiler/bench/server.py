@@ -21,6 +21,7 @@ from .measure import ModeTurn, TimedAnswer
 Content = str | Sequence[int]  # of a prompt: text or, at an endpoint that takes them, token ids
 _FIX = "check the URL, and make sure that the server is running"
 _AT_ONCE, _MAX_AT_ONCE = 0.2e-3, 32  # seconds between pieces of a burst, and the most pieces of one: more than drafts
+_TEXTS = ("content", "reasoning_content", "reasoning")  # of a delta; vLLM renamed its field for reasoning to the last
 _SECONDS = 600  # without a byte from the server
 
 
@@ -222,7 +223,8 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
 def _piece(choice: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the text of a chunk's choice, and whether it has tokens: of an answer, of reasoning, or of a tool call."""
     delta = choice.get("delta") or {}
-    text = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+    texts = (choice.get("text"), *(delta.get(name) for name in _TEXTS))
+    text = next(filter(None, texts), "")
     return text, bool(text or delta.get("tool_calls"))
 
 

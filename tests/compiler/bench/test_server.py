@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.bench.run import BenchRun
-from peagle.compiler.bench.server import BenchServer, _is_buffered, acceptance_of
+from peagle.compiler.bench.server import BenchServer, _is_buffered, _piece, acceptance_of
 from peagle.engines.requests.results import Acceptance
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.usage import speculation
@@ -82,6 +82,22 @@ def test_key_is_sent(locked_server: Server) -> None:
     with pytest.raises(EnvironmentProblem, match="answered 401"):
         _ = BenchServer(locked_server.url, "chat", FIELDS).model
     assert BenchServer(locked_server.url, "chat", FIELDS, "second").model == "demo"
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ({"text": "a"}, ("a", True)),
+        ({"delta": {"content": "a"}}, ("a", True)),
+        ({"delta": {"reasoning_content": "a"}}, ("a", True)),
+        ({"delta": {"reasoning": "a"}}, ("a", True)),
+        ({"delta": {"content": None, "reasoning": "a", "reasoning_content": "a"}}, ("a", True)),
+        ({"delta": {"tool_calls": [{}]}}, ("", True)),
+        ({"delta": {"role": "assistant", "content": ""}}, ("", False)),
+    ],
+)
+def test_answers_reasoning_and_tool_calls_count_as_pieces(choice: dict[str, Any], found: tuple[str, bool]) -> None:
+    assert _piece(choice) == found
 
 
 @pytest.mark.parametrize(
