@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ...plugins.errors import PeagleError
+from ..console import interrupts
 from ..console.printing import emit, interruptible, note
 from .flags.completion import one_of, several
 from .flags.help_text import DRAFT, RUN, SAMPLING
@@ -166,6 +168,7 @@ def bench(
     from ..bench.options import BenchOptions
     from ..bench.page import require_outputs, write_page
     from ..bench.printing import report
+    from ..bench.result import BenchResult
     from ..bench.run import BenchRun
 
     options = BenchOptions(
@@ -193,6 +196,15 @@ def bench(
     out = out or Path("bench.json")
     require_outputs(out, html)
     run = BenchRun(options)
+
+    def write(result: BenchResult) -> None:
+        result.write_json(out)
+        if html is not None:
+            write_page(html, result)
+        if not as_json:
+            print(report(result))
+            note(f"wrote {out}" + ("" if html is None else f" and {html}"))
+
     try:
         with verbosity.work() as progress:
             result = run.start(progress)
@@ -200,14 +212,15 @@ def bench(
         if run.has_turns and not as_json:
             print(report(run.result()))
         raise
-    result.write_json(out)
-    if html is not None:
-        write_page(html, result)
+    except PeagleError as error:
+        interrupts.check()
+        if run.has_turns:
+            run.notes.append(f"the measurement ended early: {error.one_line}")
+            write(run.result())
+        raise
+    write(result)
     if as_json:
         emit(result.as_json())
-    else:
-        print(report(result))
-        note(f"wrote {out}" + ("" if html is None else f" and {html}"))
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import typer
 from peagle.compiler.bench.measure import take_turns
 from peagle.compiler.bench.workloads import WORKLOADS
 from peagle.compiler.verbs.program import app
+from peagle.plugins.errors import EnvironmentProblem
 from tests.fixtures.commands import Run
 
 FEW = ("--workload", "random", "--num-prompts", 2, "--max-tokens", 8, "--draft", "ngram", "--threads", 1)
@@ -73,6 +74,39 @@ def test_ctrl_c_prints_finished_turns_and_writes_no_file(
     assert done.code == 130
     assert "1 request at a time, 1 turns" in done.out
     assert "no file was written" in done.err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_error_after_a_turn_writes_the_finished_turns(
+    cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(modes: Any, groups: Any, repeats: Any, turns: Any, advance: Any) -> None:
+        take_turns(modes, groups[:1], 1, turns, advance)
+        raise EnvironmentProblem("cannot reach http://x", why="timed out")
+
+    monkeypatch.setattr("peagle.compiler.bench.run.take_turns", failing)
+    out, html = tmp_path / "b.json", tmp_path / "b.html"
+    done = cli("bench", tiny_folder, *FEW, "--out", out, "--html", html)
+    said = "the measurement ended early: cannot reach http://x"
+    assert done.code == 3
+    assert "1 request at a time, 1 turns" in done.out
+    assert said in done.out
+    assert "error: cannot reach http://x" in done.err
+    content = json.loads(out.read_text())
+    assert {each["turns"] for each in content["figures"]} == {1}
+    assert any(note.startswith(said) for note in content["notes"])
+    assert said in html.read_text()
+
+
+def test_error_before_the_first_turn_writes_nothing(
+    cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> None:
+        raise EnvironmentProblem("cannot reach http://x")
+
+    monkeypatch.setattr("peagle.compiler.bench.run.take_turns", failing)
+    done = cli("bench", tiny_folder, *FEW, "--out", tmp_path / "b.json")
+    assert (done.code, done.out) == (3, "")
     assert [*tmp_path.iterdir()] == []
 
 
