@@ -156,7 +156,6 @@ def figures_of(
                 continue
             own = [turn for turn in measured if mode.title in turn and turn[mode.title].user_speed]
             speeds = [turn[mode.title].user_speed for turn in own]
-            total = Spread.of([turn.total_speed for turn in every])
             answers = [answer for turn in every for answer in turn.answers]
             compared = None if mode.is_peer else decode
             difference = _difference(answers, reference, prompts, compared) if compared else None
@@ -169,7 +168,7 @@ def figures_of(
                     answers=len(answers),
                     tokens=sum(answer.tokens for answer in answers),
                     user_speed=Spread.of(speeds or [0.0]),
-                    total_speed=total,
+                    total_speed=Spread.of([turn.total_speed for turn in every]),
                     over_plain=_paired(speeds, PLAIN_TITLE, own) if decode else None,
                     over_autoregressive=_paired(speeds, rival, own) if rival else None,
                     first_token=LatencyFigures.of([answer.first_seconds for answer in answers]),
@@ -179,7 +178,7 @@ def figures_of(
                     categories=_categories(answers, prompts),
                     identical=None if compared is None else difference is None,
                     difference=difference,
-                    cost_per_million=None if price_per_hour is None else _cost(price_per_hour, total.median),
+                    cost_per_million=None if price_per_hour is None else _cost(price_per_hour, every),
                     equal_texts=_equal_texts(answers, reference) if decode and mode.is_peer else None,
                 )
             )
@@ -241,6 +240,8 @@ def _equal_texts(answers: Sequence[TimedAnswer], reference: Mapping[int, TimedAn
     return sum(answer.text.strip() == reference[answer.prompt].text.strip() for answer in answers)
 
 
-def _cost(price_per_hour: float, tokens_per_second: float) -> float:
-    """Return the price of a million tokens at this speed."""
-    return price_per_hour / 3600 / tokens_per_second * 1e6 if tokens_per_second else math.inf
+def _cost(price_per_hour: float, turns: Sequence[ModeTurn]) -> float:
+    """Return the price of a million tokens: that of all seconds, for all tokens, as slow turns cost the most."""
+    tokens = sum(answer.tokens for turn in turns for answer in turn.answers)
+    seconds = sum(turn.seconds for turn in turns)
+    return price_per_hour / 3600 * seconds / tokens * 1e6 if tokens else math.inf

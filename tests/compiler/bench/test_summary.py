@@ -124,6 +124,13 @@ def test_price_is_that_of_all_requests_together() -> None:
     assert (plain.over_plain, plain.identical) == (None, None)
 
 
+def test_price_counts_the_seconds_of_slow_turns() -> None:
+    turns = [turn(plain=answer(0, seconds)) for seconds in (0.9, 0.9, 7.9)]  # and 0.1 for each prompt
+    (plain,) = figures_of([Level(1, turns)], [PLAIN], PROMPTS, price_per_hour=3.6)
+    assert plain.total_speed.median == 5
+    assert plain.cost_per_million == pytest.approx(1e-3 * 10 / 15 * 1e6)
+
+
 def test_server_that_does_not_tell_tokens_of_pieces_has_a_mean_per_answer() -> None:
     blind = replace(answer(0, 2), pieces=((0.5, 0), (1.5, 0)))
     (plain,) = figures_of([Level(1, [turn(plain=blind)])], [PLAIN], PROMPTS)
