@@ -36,10 +36,11 @@ _MEANING = """"Tokens/s, one user" excludes the first token of an answer, which 
 the median of the ratios to plain decoding, one for each turn; p is the result of a two-sided sign test over the turns.
 The acceptance length is the mean number of tokens per round with drafts, including the target's own token; "after 20"
 excludes the first 20 rounds of each answer. TTFT is the time to the first token. ITL is the time between two pieces of
-the stream, divided by the number of tokens in the second piece; "pieces" lists the undivided times. "Identical" means
-that every token equals that of plain decoding; for a peer, it is the number of answers with the same text. A pass of
-the target verifies the drafts of a round: its columns are the drafts and one more token. The floor is the time that
-reading the weights of the pass takes at the measured memory bandwidth."""
+the stream, divided by the number of tokens in the second piece; "pieces" lists the undivided times. With --url, ITL is
+the mean of an answer, because the pieces of a stream do not state their number of tokens; a peer has no ITL.
+"Identical" means that every token equals that of plain decoding; for a peer, it is the number of answers with the same
+text. A pass of the target verifies the drafts of a round: its columns are the drafts and one more token. The floor is
+the time that reading the weights of the pass takes at the measured memory bandwidth."""
 
 
 def require_outputs(out: Path | None, html: Path | None) -> None:

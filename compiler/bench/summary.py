@@ -101,8 +101,9 @@ class ModeFigures:
     ``user_speed`` are tokens per second of one user after the first token, ``total_speed`` those of all users with
     their prompts. ``over_plain`` and ``over_autoregressive`` compare ``user_speed`` turn by turn; the latter with the
     fastest mode whose drafter makes a pass per draft. ``inter_token`` divides the time of a piece among its tokens,
-    ``between_pieces`` does not. ``identical`` is None if nothing was compared, and ``difference`` the first one. Tokens
-    of a peer are not compared; ``equal_texts`` counts its answers with the text of plain decoding.
+    ``between_pieces`` does not; a peer has no ``inter_token``, because its pieces do not state their number of tokens.
+    ``identical`` is None if nothing was compared, and ``difference`` the first one. Tokens of a peer are not compared;
+    ``equal_texts`` counts its answers with the text of plain decoding.
     """
 
     mode: str
@@ -172,7 +173,7 @@ def figures_of(
                     over_plain=_paired(speeds, PLAIN_TITLE, own) if decode else None,
                     over_autoregressive=_paired(speeds, rival, own) if rival else None,
                     first_token=LatencyFigures.of([answer.first_seconds for answer in answers]),
-                    inter_token=LatencyFigures.of(_token_times(answers)),
+                    inter_token=None if mode.is_peer else LatencyFigures.of(_token_times(answers)),
                     between_pieces=LatencyFigures.of([gap for gap, _ in pieces]),
                     acceptance=AcceptanceFigures.of(answer.acceptance for answer in answers),
                     categories=_categories(answers, prompts),
@@ -193,9 +194,12 @@ def _fastest(titles: Sequence[str], turns: Sequence[Mapping[str, ModeTurn]]) -> 
 
 
 def _token_times(answers: Sequence[TimedAnswer]) -> list[float]:
-    """Return the seconds of every token after the first; without the tokens of each piece, a mean of every answer."""
+    """Return the seconds of every token after the first; without the tokens of each piece, the mean of its answer."""
     known = [gap / count for answer in answers for gap, count in answer.pieces for _ in range(count)]
-    return known or [answer.decode_seconds / (answer.tokens - 1) for answer in answers if answer.is_timed]
+    if known:
+        return known
+    timed = [(answer.decode_seconds, answer.tokens - 1) for answer in answers if answer.is_timed]
+    return [seconds / tokens for seconds, tokens in timed for _ in range(tokens)]
 
 
 def _paired(speeds: Sequence[float], other: str, turns: Sequence[Mapping[str, ModeTurn]]) -> PairedRatios | None:

@@ -139,6 +139,21 @@ def test_server_that_does_not_tell_tokens_of_pieces_has_a_mean_per_answer() -> N
     assert (plain.inter_token.p50, plain.between_pieces.p50) == (500, 1000)
 
 
+def test_means_of_answers_count_once_per_token() -> None:
+    long, short = (replace(answer(0, 1), tokens=tokens, pieces=((1.0, 0),)) for tokens in (101, 2))
+    (plain,) = figures_of([Level(1, [turn(plain=long), turn(plain=short)])], [PLAIN], PROMPTS)
+    assert plain.inter_token is not None
+    assert (plain.inter_token.p50, plain.inter_token.curve[-1]) == (10, 1000)
+
+
+def test_peer_has_no_time_per_token_because_its_pieces_do_not_state_their_tokens() -> None:
+    other = DecodingMode.of_server("other", is_peer=True)
+    both = turn(plain=answer(0, 1)) | {"other": ModeTurn((replace(answer(0, 2), pieces=((2.0, 0),)),), 2.1)}
+    plain, peer = figures_of([Level(1, [both])], [PLAIN, other], PROMPTS, decode=decode)
+    assert (plain.inter_token is None, peer.inter_token) == (False, None)
+    assert peer.between_pieces is not None
+
+
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=50))
 def test_latency_curves_rise_from_the_shortest_to_the_longest(seconds: list[float]) -> None:
     figures = LatencyFigures.of(seconds)
