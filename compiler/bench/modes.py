@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -53,8 +52,9 @@ def modes_of(
     """Return plain decoding with the first engine, and every draft method of each engine at each K.
 
     ``drafts`` selects methods. ``counts`` are the K, by default the engine's own and ``auto``, which only the engine's
-    own method has. A method without a head is measured with the first engine that can use it. Raises ``UsageError`` for
-    a method that no engine can use, and for a K that an engine has no room for.
+    own method has. A method without a head is measured with the first engine that can use it; the modes of a method of
+    several engines name their engine. Raises ``UsageError`` for a method that no engine can use, and for a K that an
+    engine has no room for.
     """
     modes = [DecodingMode(PLAIN_TITLE, PLAIN_TITLE, 0, PLAIN.name, 0)]
     available = {each.name for manifest in manifests for each in drafting_methods(manifest)}
@@ -68,8 +68,10 @@ def modes_of(
                 without_head.add(method.name)
             requested = counts or (manifest.speculation.num_speculative_tokens, AUTO)
             modes += [_mode(index, method, k, manifest) for k in requested if k and _has(manifest, method, k)]
-    titles = Counter(mode.title for mode in modes)
-    return [mode if titles[mode.title] == 1 else mode.of_engine() for mode in modes]
+    engines: dict[str, set[int]] = {}
+    for mode in modes:
+        engines.setdefault(mode.method, set()).add(mode.engine)
+    return [mode if len(engines[mode.method]) == 1 else mode.of_engine() for mode in modes]
 
 
 def _has(manifest: Manifest, method: DraftMethod, k: NumSpeculativeTokens) -> bool:

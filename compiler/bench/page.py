@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -162,10 +163,21 @@ def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:
     counts = {mode: k for mode, k in result.counts.items() if mode in speeds}
     plain = [(0.0, speeds[mode]) for mode, k in counts.items() if k == 0]
     lines: dict[str, list[tuple[float, float]]] = {}
+    names = _names_of_lines(result)
     for mode, k in counts.items():
         if k:
-            lines.setdefault(result.methods[mode], [*plain]).append((float(k), speeds[mode]))
+            lines.setdefault(names[mode], [*plain]).append((float(k), speeds[mode]))
     return line_chart(lines, "drafts per round (K)", "tokens per second of one user")
+
+
+def _names_of_lines(result: BenchResult) -> dict[str, str]:
+    """Return the draft method of every mode, with the number of the engine if several engines have the method."""
+    keys = {mode: (method, result.engines.get(mode, 0)) for mode, method in result.methods.items()}
+    engines = Counter(method for method, _ in {*keys.values()})
+    return {
+        mode: method if engines[method] == 1 else f"{method}, engine {engine + 1}"
+        for mode, (method, engine) in keys.items()
+    }
 
 
 def _cost_by_columns(result: BenchResult) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ class BenchResult:
     """Figures of a benchmark, and everything that a reader needs to repeat it.
 
     ``origin`` are rows of names and texts, ``command`` the command line. ``notes`` list what was omitted or changed.
-    ``methods`` are the titles of the draft methods by mode, and ``counts`` the K of modes with a fixed one. ``rival``
-    is the autoregressive method that the others are compared with. ``passes`` are the cost of the target's passes.
+    By mode, ``methods`` are the titles of the draft methods, ``engines`` the indices of the engines, and ``counts`` the
+    fixed K. ``rival`` is the autoregressive method that the others are compared with. ``passes`` are the cost of the
+    target's passes.
     """
 
     command: str
@@ -39,6 +40,7 @@ class BenchResult:
     counts: Mapping[str, int]
     rival: str | None = None
     passes: tuple[PassFigures, ...] = ()
+    engines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def identical(self) -> bool | None:
@@ -63,6 +65,7 @@ class BenchResult:
             "notes": list(self.notes),
             "identical": self.identical,
             "methods": dict(self.methods),
+            "engines": dict(self.engines),
             "counts": dict(self.counts),
             "rival": self.rival,
             "figures": [asdict(each) for each in self.figures],
@@ -90,6 +93,7 @@ class BenchResult:
                 counts=content["counts"],
                 rival=content["rival"],
                 passes=tuple(filter(None, passes)),
+                engines=content.get("engines", {}),  # earlier files have none
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UsageError(

@@ -73,6 +73,7 @@ class BenchRun:
             counts={mode.title: mode.k for mode in self.modes if isinstance(mode.k, int)},
             rival=next((mode.method for mode in self.modes if mode.is_autoregressive), None),
             passes=tuple(pass_figures(self.levels, self.modes, self.memory)),
+            engines={mode.title: mode.engine for mode in self.modes if not mode.is_server},
         )
 
     def _losses(self) -> Iterator[str]:

@@ -56,6 +56,15 @@ def test_equal_titles_name_their_engine(parallel: Manifest) -> None:
     assert titles == ["plain", "P-EAGLE, K = 2, engine 1", "P-EAGLE, K = 2, engine 2"]
 
 
+def test_modes_of_a_method_of_two_engines_name_their_engine_at_every_k(parallel: Manifest) -> None:
+    other = replace(parallel, speculation=replace(parallel.speculation, num_speculative_tokens=2))
+    titles = [mode.title for mode in modes_of([parallel, other], ["peagle"])]
+    assert titles == [
+        "plain", "P-EAGLE, K = 4, engine 1", "P-EAGLE, auto, engine 1", "P-EAGLE, K = 2, engine 2",
+        "P-EAGLE, auto, engine 2",
+    ]  # fmt: skip
+
+
 def test_engine_without_room_for_drafts_is_measured_plain(parallel: Manifest) -> None:
     speculation = replace(parallel.speculation, num_speculative_tokens=0, max_num_speculative_tokens=0)
     assert [mode.title for mode in modes_of([replace(parallel, speculation=speculation)])] == ["plain"]

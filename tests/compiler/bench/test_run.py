@@ -138,6 +138,13 @@ def test_html_report_is_self_contained(result: BenchResult) -> None:
     assert "<prose>" not in text
 
 
+def test_chart_of_speed_by_k_has_a_line_for_each_engine_of_a_method(result: BenchResult) -> None:
+    changed = replace(result, engines={**result.engines, "P-EAGLE, K = 3": 1})
+    assert ">P-EAGLE</span>" in page(result)
+    assert "P-EAGLE, engine" not in page(result)
+    assert all(f">P-EAGLE, engine {number}</span>" in page(changed) for number in (1, 2))
+
+
 def test_engines_of_different_targets_are_refused(tiny_folder: Path, demo_engine: Path) -> None:
     with pytest.raises(UsageError, match="have different targets"):
         BenchRun(BenchOptions(engines=(tiny_folder, demo_engine))).start()
