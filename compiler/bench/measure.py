@@ -54,6 +54,11 @@ class ModeTurn:
     seconds: float
 
     @property
+    def group(self) -> tuple[int, ...]:
+        """The prompts, by index."""
+        return tuple(answer.prompt for answer in self.answers)
+
+    @property
     def user_speed(self) -> float:
         """Tokens per second of one user after the first token; 0 if none came after it."""
         timed = [answer for answer in self.answers if answer.is_timed]

@@ -34,8 +34,8 @@ from .summary import LatencyFigures, ModeFigures
 _TITLE = "Benchmark of "
 _CURVE_END = 96
 _MEANING = """"Tokens/s, one user" excludes the first token of an answer, which the prompt's pass produces. A gain is
-the median of the ratios to plain decoding, one for each turn; p is the result of a two-sided sign test over the turns.
-The acceptance length is the mean number of tokens per round with drafts, including the target's own token; "after 20"
+the median of the ratios to plain decoding, one for each turn; p is the result of a two-sided sign test over them. The
+acceptance length is the mean number of tokens per round with drafts, including the target's own token; "after 20"
 excludes the first 20 rounds of each answer. TTFT is the time to the first token. ITL is the time between two pieces of
 the stream, divided by the number of tokens in the second piece; "pieces" lists the undivided times. With --url, ITL is
 the mean of an answer, because the pieces of a stream do not state their number of tokens; a peer has no ITL.

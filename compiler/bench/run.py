@@ -18,8 +18,10 @@ from .options import BenchOptions
 from .origin import Rows, engine_rows, machine_rows
 from .passes import MemoryFloor, pass_figures
 from .peers import Peer
+from .printing import requests
 from .prompt_file import read_prompts
 from .result import BenchResult
+from .statistics import MIN_PAIRS
 from .summary import figures_of
 from .workloads import WORKLOADS, Prompts, encode_prompts, spaced
 
@@ -67,7 +69,7 @@ class BenchRun:
         return BenchResult(
             command=self.options.command,
             origin=self.origin,
-            notes=(*self.notes, *self._losses(), *self._bursts()),
+            notes=(*self.notes, *self._few_pairs(), *self._losses(), *self._bursts()),
             figures=tuple(figures),
             methods={mode.title: mode.method for mode in self.modes},
             counts={mode.title: mode.k for mode in self.modes if isinstance(mode.k, int)},
@@ -75,6 +77,16 @@ class BenchRun:
             passes=tuple(pass_figures(self.levels, self.modes, self.memory)),
             engines={mode.title: mode.engine for mode in self.modes if not mode.is_server},
         )
+
+    def _few_pairs(self) -> Iterator[str]:
+        """Yield a note on every concurrency with too few pairs for a sign test."""
+        for level in self.levels:
+            pairs = len({each.group for turn in level.turns for each in turn.values()})
+            if self.decode is not None and 0 < pairs < MIN_PAIRS and len(self.modes) > 1:
+                yield (
+                    f"{requests(level.concurrency)}: the sign test has {counted(pairs, 'pair')}, and with fewer than "
+                    f"{MIN_PAIRS}, p cannot be below 0.05: measure more prompts"
+                )
 
     def _losses(self) -> Iterator[str]:
         """Yield a note on every peer that failed and was dropped."""

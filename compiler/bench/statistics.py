@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+
+MIN_PAIRS = 6  # with fewer, the p-value of the sign test is above 0.05 even if all are on one side
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class PairedRatios:
-    """Ratios of two measurements that were taken in the same turn.
+    """Ratios of two measurements that were taken in the same turn, or the medians of groups of such ratios.
 
-    ``wins`` and ``losses`` count the turns with a ratio above and below 1, and ``p`` is the probability of a difference
-    between them at least as large if both were equally likely: the two-sided sign test.
+    ``wins`` and ``losses`` count the ratios above and below 1, and ``p`` is the probability of a difference between
+    them at least as large if both were equally likely: the two-sided sign test.
     """
 
     ratio: Spread
@@ -36,9 +38,17 @@ class PairedRatios:
     p: float
 
     @classmethod
-    def of(cls, values: Sequence[float], others: Sequence[float]) -> PairedRatios:
-        """Compare two lists of the same turns, in the same order."""
-        ratios = [value / other for value, other in zip(values, others, strict=True)]
+    def of(
+        cls, values: Sequence[float], others: Sequence[float], groups: Sequence[Hashable] | None = None
+    ) -> PairedRatios:
+        """Compare two lists of the same turns, in the same order.
+
+        Turns of one of the ``groups`` count once, with the median of their ratios: repeats are no independent samples.
+        """
+        by_group: dict[Hashable, list[float]] = {}
+        for value, other, group in zip(values, others, groups or range(len(values)), strict=True):
+            by_group.setdefault(group, []).append(value / other)
+        ratios = [statistics.median(each) for each in by_group.values()]
         wins, losses = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
         return cls(Spread.of(ratios), wins, losses, sign_test(wins, losses))
 

@@ -99,7 +99,7 @@ class ModeFigures:
     """Figures of one mode at one concurrency.
 
     ``user_speed`` are tokens per second of one user after the first token, ``total_speed`` those of all users with
-    their prompts. ``over_plain`` and ``over_autoregressive`` compare ``user_speed`` turn by turn; the latter with the
+    their prompts. ``over_plain`` and ``over_autoregressive`` compare ``user_speed`` group by group; the latter with the
     fastest mode whose drafter makes a pass per draft. ``inter_token`` divides the time of a piece among its tokens,
     ``between_pieces`` does not; a peer has no ``inter_token``, because its pieces do not state their number of tokens.
     ``identical`` is None if nothing was compared, and ``difference`` the first one. Tokens of a peer are not compared;
@@ -203,7 +203,10 @@ def _token_times(answers: Sequence[TimedAnswer]) -> list[float]:
 
 
 def _paired(speeds: Sequence[float], other: str, turns: Sequence[Mapping[str, ModeTurn]]) -> PairedRatios | None:
-    return PairedRatios.of(speeds, [turn[other].user_speed for turn in turns]) if turns else None
+    if not turns:
+        return None
+    others = [turn[other] for turn in turns]
+    return PairedRatios.of(speeds, [each.user_speed for each in others], [each.group for each in others])
 
 
 def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[Prompt]) -> tuple[CategoryFigures, ...]:

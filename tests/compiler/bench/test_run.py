@@ -168,6 +168,16 @@ def test_few_of_the_generated_prompts_are_taken_at_even_intervals(tiny_folder: P
     assert [each.id for each in run.prompts] == ["random-0", "random-4", "random-8"]
 
 
+def test_too_few_pairs_for_a_sign_test_are_noted_at_each_concurrency(result: BenchResult) -> None:
+    said = [note for note in result.notes if "sign test" in note]
+    assert said == [
+        "1 request at a time: the sign test has 4 pairs, and with fewer than 6, p cannot be below 0.05: measure more "
+        "prompts",
+        "2 requests at once: the sign test has 2 pairs, and with fewer than 6, p cannot be below 0.05: measure more "
+        "prompts",
+    ]
+
+
 def test_sampled_text_is_the_same_in_every_mode(tiny_folder: Path) -> None:
     options = BenchOptions(
         engines=(tiny_folder,), workload="random", num_prompts=2, max_tokens=16, temperature=0.9, threads=1

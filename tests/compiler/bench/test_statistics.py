@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.bench.statistics import PairedRatios, Spread, sign_test
+from peagle.compiler.bench.statistics import MIN_PAIRS, PairedRatios, Spread, sign_test
 
 numbers = st.floats(0.01, 1e6)
 
@@ -40,6 +40,10 @@ def test_reversed_comparison_exchanges_wins_and_losses(pairs: list[tuple[float, 
     assert (there.wins, there.losses) == (back.losses, back.wins)
     assert there.p == back.p
     assert there.wins + there.losses == sum(a != b for a, b in pairs)
+
+
+def test_p_value_can_show_a_difference_from_this_number_of_pairs_on() -> None:
+    assert sign_test(MIN_PAIRS, 0) < 0.05 < sign_test(MIN_PAIRS - 1, 0)
 
 
 @given(st.lists(numbers, min_size=2, max_size=20))

@@ -20,7 +20,7 @@ PLAIN = DecodingMode("plain", "plain", 0, "none", 0)
 PARALLEL = DecodingMode("P-EAGLE, K = 4", "P-EAGLE", 0, "peagle", 4)
 SLOW = DecodingMode("EAGLE-3, K = 2", "EAGLE-3", 1, "eagle3", 2, is_autoregressive=True)
 FAST = DecodingMode("EAGLE-3, K = 4", "EAGLE-3", 1, "eagle3", 4, is_autoregressive=True)
-PROMPTS = [Prompt("first", "x", "code"), Prompt("second", "y", "prose")]
+PROMPTS = [Prompt("first", "x", "code"), Prompt("second", "y", "prose"), Prompt("third", "z", "code")]
 TOKENS = (5, 6, 7, 8, 9)
 
 
@@ -42,7 +42,7 @@ def decode(ids: Sequence[int]) -> str:
 
 
 def test_gains_are_ratios_within_a_turn() -> None:
-    turns = [turn(plain=answer(at % 2, slow), parallel=answer(at % 2, slow / 2)) for at, slow in enumerate((1, 4, 9))]
+    turns = [turn(plain=answer(at, slow), parallel=answer(at, slow / 2)) for at, slow in enumerate((1, 4, 9))]
     plain, parallel = figures_of([Level(1, turns)], [PLAIN, PARALLEL], PROMPTS, decode=decode)
     assert plain.over_plain is not None
     assert parallel.over_plain is not None
@@ -51,6 +51,15 @@ def test_gains_are_ratios_within_a_turn() -> None:
     assert (parallel.over_plain.wins, parallel.over_plain.p) == (3, 0.25)
     assert plain.user_speed.median == 4 / 4
     assert parallel.identical
+
+
+def test_repeated_turns_of_a_prompt_are_one_pair_of_the_sign_test() -> None:
+    ratios = ((0, 2), (1, 3), (0, 0.5), (1, 4), (0, 2), (1, 5))
+    turns = [turn(plain=answer(at, ratio), parallel=answer(at, 1)) for at, ratio in ratios]
+    (_, parallel) = figures_of([Level(1, turns)], [PLAIN, PARALLEL], PROMPTS, decode=decode)
+    assert parallel.over_plain is not None
+    assert (parallel.over_plain.ratio.median, parallel.turns) == (3, 6)
+    assert (parallel.over_plain.wins, parallel.over_plain.losses, parallel.over_plain.p) == (2, 0, 0.5)
 
 
 def test_rival_is_the_fastest_autoregressive_mode() -> None:
