@@ -77,7 +77,9 @@ def certify(
     command = _command(engine.folder, request, options, depths, draft)
     record = Certificate(_compared(engine.folder, manifest), options, machine, command, began=now, ended=now)
     if path.exists():
-        record = Certificate.read(path).continued_as(record, path)
+        written = Certificate.read(path)
+        continued = written.continued_as(record, path)
+        record = continued if written.tokens_compared < request.tokens else written  # as it is in the file
     count = max(_MIN_PROMPTS, batch * (batch + 1) // 2)
     longest = min(max_tokens, max(engine.max_seq_len // 2, 1))
     total_tokens = count * len(options.policies) * len(options.k) * longest  # tokens of a comparison

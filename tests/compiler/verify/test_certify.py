@@ -81,6 +81,12 @@ def test_draft_methods_take_turns_and_every_turn_has_new_prompts_and_seeds(
     assert {seed for draft, seed in engine.texts if draft == "ngram"} == {*range(20)}
 
 
+def test_the_hash_of_a_reached_record_is_that_of_its_file(tmp_path: Path, certified: Certified) -> None:
+    certified(FakeEngine(tmp_path), 2 * ONE)
+    compared = certified(FakeEngine(tmp_path), ONE)  # another command, but nothing is left to compare
+    assert any(record(tmp_path).seal in note for note in compared.notes)
+
+
 def test_a_reached_record_is_not_compared_again_and_a_higher_number_continues_it(
     tmp_path: Path, certified: Certified
 ) -> None:
