@@ -53,6 +53,28 @@ def fastest(figures: Sequence[ModeFigures], result: BenchResult) -> dict[str, Mo
     return found
 
 
+def measured_k(result: BenchResult, method: str) -> dict[int, float]:
+    """Return the median speeds of a draft method by K, in the order of K."""
+    figures = next(iter(result.levels.values()))
+    speeds = {
+        result.counts[each.mode]: each.user_speed.median
+        for each in figures
+        if result.methods[each.mode] == method and each.mode in result.counts
+    }
+    return dict(sorted(speeds.items()))
+
+
+def at_fastest(result: BenchResult, method: str) -> str:
+    """Return the measured K of a draft method in words."""
+    return f"at the fastest of K = {', '.join(map(str, measured_k(result, method)))}"
+
+
+def rises_at_last(result: BenchResult, method: str) -> bool:
+    """Return True if the largest measured K of a method is its fastest, so that a larger one may be faster."""
+    speeds = [*measured_k(result, method).values()]
+    return len(speeds) > 1 and speeds[-1] == max(speeds)
+
+
 def page(result: BenchResult) -> str:
     """Return docs/results.md."""
     figures = next(iter(result.levels.values()))
@@ -93,14 +115,27 @@ def _summary(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[st
     head = best[HEAD]
     name = head.mode.replace(", K", " with K")
     yield f"- {name} decodes {head.user_speed.median:.0f} tokens/s (median over prompts)."
-    gains = [("plain decoding", head.over_plain), (f"{result.rival} at its fastest K", head.over_autoregressive)]
+    gains = [("plain decoding", head.over_plain)]
+    if result.rival:
+        gains.append((f"{result.rival} {at_fastest(result, result.rival)}", head.over_autoregressive))
     for other, found in gains:
         if found:
             yield _wrapped(f"- Per prompt, {name} is {_gain(found, other)}.", indent="  ")
+    rising = [each for each in (result.rival, HEAD) if each and rises_at_last(result, each)]
+    if rising:
+        risen = "; ".join(_rise(result, each) for each in rising)
+        text = f"- A larger K may be faster: speeds still rise at the largest measured K. {risen}."
+        yield _wrapped(text, indent="  ")
     if result.identical:
         yield "- Every mode produces exactly the tokens that plain decoding produces."
     load = dict(result.origin)["load"]
     yield f"- The system load was {load}. Compare figures only within this run: the speed of the machine changes."
+
+
+def _rise(result: BenchResult, method: str) -> str:
+    """Return in words how the speed of a method rises to its last K."""
+    (k, speed), (last, highest) = [*measured_k(result, method).items()][-2:]
+    return f"{method} rises from {speed:.0f} tokens/s with K = {k} to {highest:.0f} with K = {last}"
 
 
 def _gain(found: PairedRatios, other: str) -> str:
@@ -120,10 +155,12 @@ def quotes(result: BenchResult) -> str:
     figures = next(iter(result.levels.values()))
     best = fastest(figures, result)
     head, prompts = best[HEAD], figures[0].turns
-    rows = [
-        (f"{head.mode}, over plain decoding, {prompts} HumanEval prompts", head.over_plain),
-        (f"{head.mode}, over {result.rival} at its fastest K, {_HEADS}", head.over_autoregressive),
-    ]
+    rows = [(f"{head.mode}, over plain decoding, {prompts} HumanEval prompts", head.over_plain)]
+    if result.rival:
+        rival = f"{result.rival} {at_fastest(result, result.rival)}"
+        if rises_at_last(result, result.rival):
+            rival += f" (its speed still rises at K = {max(measured_k(result, result.rival))})"
+        rows.append((f"{head.mode}, over {rival}, {_HEADS}", head.over_autoregressive))
     rows += [(f"{each.mode} over plain decoding", each.over_plain) for each in figures if each.equal_texts is not None]
     speedups = [(name, f"{found.ratio.median:.2f}x", _doubt(found)) for name, found in rows if found]
     return "".join(f"| {name} | {gain}{doubt and f' ({doubt})'} | `{MEASURE}` |\n" for name, gain, doubt in speedups)
@@ -164,7 +201,8 @@ def picture(result: BenchResult) -> str:
         "not_measured": ["GPUs"],
         "panels": [
             {
-                "title": f"{figures[0].turns} HumanEval prompts, one request at a time, each method at its fastest K",
+                "title": f"{figures[0].turns} HumanEval prompts, one request at a time, each draft method "
+                f"{at_fastest(result, HEAD)}",
                 "setting": f"Weights in INT4, {origin['decoding']}; {_HEADS}",
                 "figures": bars,
             }

@@ -63,6 +63,20 @@ def test_page_and_readme_say_where_the_run_shows_no_difference(p: float) -> None
     assert ("not statistically significant" in " ".join(results.page(changed).split())) == (p > 0.05)
 
 
+@pytest.mark.parametrize(("last", "rises"), [(900.0, True), (700.0, False)])
+def test_page_and_readme_say_whether_a_larger_k_may_be_faster(last: float, rises: bool) -> None:
+    """The fastest of the measured K is the fastest K only if a larger one was slower."""
+
+    def other(each: ModeFigures) -> ModeFigures:
+        is_last = (RESULT.methods[each.mode], RESULT.counts[each.mode]) == (RESULT.rival, 6)
+        return replace(each, user_speed=replace(each.user_speed, median=last if is_last else 800.0))
+
+    changed = replace(RESULT, figures=tuple(map(other, RESULT.figures)))
+    text = results.quotes(changed)
+    assert f"over {RESULT.rival} at the fastest of K = 2, 4, 6" in text
+    assert ("its speed still rises at K = 6" in text) == rises
+
+
 def test_readme_without_rows_of_the_run_is_refused() -> None:
     with pytest.raises(ValueError, match="must have one block of rows"):
         results.readme("# Title\n\n| a | 1x | `make bench` |\n", RESULT)
