@@ -3,9 +3,10 @@
 python tools/certificates.py              all of them; the same command continues after an interruption
 python tools/certificates.py NAME ...     some of them, by the names of their files
 python tools/certificates.py --page       only write the page with the table of all records
+python tools/certificates.py --out FOLDER [NAME ...]    new records in a folder, on a machine of your own
 
-Engines are written to build/certificates/. Run it at the root of the repository: records name checkpoints as they are
-named here.
+A record is continued only on the machine that began it. Engines are written to build/certificates/. Run it at the root
+of the repository: records name checkpoints as they are named here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import peagle
 from peagle.compiler.console.progress_lines import Lines
 from peagle.compiler.verify.certificate import Certificate
+from peagle.plugins.errors import PeagleError
 from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -161,9 +163,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *ENGINES], default=[])
     parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--out", type=Path, default=RECORDS, metavar="FOLDER", help="default: %(default)s")
     options = parser.parse_args()
-    names = [] if options.page else options.names or [*ENGINES]
-    RECORDS.mkdir(exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        make([] if options.page else options.names or [*ENGINES], options.out)
+    except PeagleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    (options.out / PAGE).write_text(page(options.out))
+
+
+def make(names: Sequence[str], records: Path) -> None:
+    """Build the engines that are missing, and write or continue their records in a folder."""
     with Lines().heartbeat() as progress:
         for name in names:
             record, folder = ENGINES[name], WORK / name
@@ -172,7 +184,7 @@ def main() -> None:
             done = peagle.verify(
                 folder,
                 only="losslessness",
-                certificate=RECORDS / f"{name}.json",
+                certificate=records / f"{name}.json",
                 tokens=record.tokens,
                 num_speculative_tokens=K,
                 batch_size=BATCH,
@@ -180,7 +192,6 @@ def main() -> None:
             ).losslessness
             if done is not None:
                 print(f"{name}: {done.tokens_differing} of {done.tokens_compared} tokens differ", flush=True)
-    (RECORDS / PAGE).write_text(page(RECORDS))
 
 
 def page(records: Path) -> str:
