@@ -86,7 +86,7 @@ class AcceptanceFigures:
 
 @dataclass(frozen=True)
 class CategoryFigures:
-    """Median speed of one user and acceptance on the prompts of one category."""
+    """Median speed of one user and acceptance on the prompts of one category; the speed is 0 if it is unknown."""
 
     category: str
     prompts: int
@@ -217,7 +217,9 @@ def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[Prompt]) -> tu
         CategoryFigures(
             category=name,
             prompts=len({answer.prompt for answer in some}),
-            tokens_per_second=median(ModeTurn((answer,), 0.0).user_speed for answer in some),
+            tokens_per_second=median(
+                [ModeTurn((answer,), 0.0).user_speed for answer in some if answer.is_timed] or [0.0]
+            ),
             acceptance=AcceptanceFigures.of(answer.acceptance for answer in some),
         )
         for name, some in sorted(by_category.items())

@@ -106,6 +106,13 @@ def test_figures_of_categories_are_those_of_their_prompts() -> None:
     assert parallel.acceptance.rates == (0.75, 0.5, 0.25, 0.25)
 
 
+def test_answers_without_a_speed_do_not_slow_down_their_category() -> None:
+    burst = replace(answer(0, 0.0), pieces=())
+    turns = [turn(plain=answer(0, 1)), turn(plain=burst), turn(plain=burst), turn(plain=replace(burst, prompt=1))]
+    (plain,) = figures_of([Level(1, turns)], [PLAIN], PROMPTS, decode=decode)
+    assert [(each.category, each.tokens_per_second) for each in plain.categories] == [("code", 4), ("prose", 0)]
+
+
 def test_rounds_after_the_first_twenty_are_counted_apart() -> None:
     accepted = [4] * 20 + [1] * 5
     figures = AcceptanceFigures.of([answer(0, 1, accepted=accepted).acceptance])
