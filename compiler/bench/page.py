@@ -108,7 +108,7 @@ def _verdict(result: BenchResult) -> Iterator[str]:
     """Yield the best speed of the first concurrency, and the modes whose text differs."""
     figures = next(iter(result.levels.values()), [])
     best = max(figures, key=lambda each: each.user_speed.median, default=None)
-    if best is not None:
+    if best is not None and best.user_speed.median:
         gain = f", {best.over_plain.ratio.median:.2f} times plain decoding" if best.over_plain else ""
         yield f"<p>Fastest: <strong>{escape(best.mode)}</strong>, {best.user_speed.median:.1f} tokens/s{gain}.</p>"
     for each in differing(result.figures):
@@ -159,7 +159,7 @@ def _positions_by_category(figures: Sequence[ModeFigures]) -> Iterator[str]:
 
 def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:
     """Return the chart of speed by K, for methods that were measured at several K beside plain decoding."""
-    speeds = {each.mode: each.user_speed.median for each in figures}
+    speeds = {each.mode: each.user_speed.median for each in figures if each.user_speed.median}
     counts = {mode: k for mode, k in result.counts.items() if mode in speeds}
     plain = [(0.0, speeds[mode]) for mode, k in counts.items() if k == 0]
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -201,7 +201,8 @@ def _sweep(result: BenchResult) -> Iterator[str]:
             lines: dict[str, list[tuple[float, float]]] = {}
             for each in result.figures:
                 speed = each.total_speed if is_total else each.user_speed
-                lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
+                if speed.median:
+                    lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
             yield line_chart(lines, "concurrent requests", title)
 
 

@@ -198,12 +198,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _speed(tokens: float) -> str:
-    """Format tokens per second with three or more digits."""
+    """Format tokens per second with three or more digits; 0 means that the speed is unknown."""
+    if not tokens:
+        return _NONE
     return f"{tokens:.0f}" if tokens >= 100 else f"{tokens:.1f}"
 
 
 def _quartiles(spread: Spread) -> str:
-    return f"{_speed(spread.low)} to {_speed(spread.high)}"
+    return f"{_speed(spread.low)} to {_speed(spread.high)}" if spread.high else _NONE
 
 
 def _number(value: float | None, number_format: str) -> str:

@@ -15,6 +15,7 @@ from peagle.compiler.bench.page import page, write_page
 from peagle.compiler.bench.printing import report
 from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.bench.run import BenchRun
+from peagle.compiler.bench.statistics import Spread
 from peagle.compiler.bench.summary import FirstDifference
 from peagle.plugins.errors import UsageError
 
@@ -187,6 +188,17 @@ def test_sampled_text_is_the_same_in_every_mode(tiny_folder: Path) -> None:
     assert [each.acceptance and each.acceptance.rates for each in first.figures if "auto" not in each.mode] == [
         each.acceptance and each.acceptance.rates for each in again.figures if "auto" not in each.mode
     ]
+
+
+def test_unknown_speeds_are_not_shown_as_numbers(result: BenchResult) -> None:
+    unknown = Spread(0.0, 0.0, 0.0)
+    figures = tuple(replace(each, user_speed=unknown, over_plain=None) for each in result.figures)
+    changed = replace(result, figures=figures)
+    assert re.search(r"^plain +- +-$", report(changed), re.MULTILINE)
+    text = page(changed)
+    assert "Fastest:" not in text
+    assert "tokens per second of one user" not in text
+    assert "tokens per second of all users" in text
 
 
 def test_text_that_differs_is_named_in_both_reports(result: BenchResult) -> None:
