@@ -82,7 +82,7 @@ def write_page(path: Path, result: BenchResult) -> None:
 
 def page(result: BenchResult) -> str:
     """Return the report of a benchmark as HTML."""
-    title = _TITLE + " and ".join(text.partition(":")[0] for name, text in result.origin if _is_subject(name))
+    title = _TITLE + " and ".join(text.partition(": ")[0] for name, text in result.origin if _is_subject(name))
     parts = [
         *_verdict(result),
         "<h2>Origin</h2>",

@@ -32,9 +32,11 @@ pre { background: var(--well); padding: .7rem; overflow-x: auto; white-space: pr
 figure { margin: .6rem 0 1rem; } svg { width: 100%; max-width: 44rem; height: auto; display: block; }
 svg text { font-size: 12px; fill: var(--faint); } .grid { stroke: var(--line); }
 polyline { fill: none; stroke: var(--c); stroke-width: 2; } circle { fill: var(--c); }
+.dashed polyline { stroke-dasharray: 7 4; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .9rem; }
 .legend span::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
   border-radius: 2px; background: var(--c); vertical-align: -1px; }
+.legend .dashed::before { background: repeating-linear-gradient(90deg, var(--c) 0 .2rem, transparent .2rem .3rem); }
 @media (max-width: 36rem) { svg text { font-size: 19px; } }
 .warn { border-left: 4px solid #c0392b; padding-left: .7rem; } .faint { color: var(--faint); }
 """

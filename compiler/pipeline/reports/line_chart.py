@@ -36,7 +36,7 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, mark
     summary = f"{y_title} by {x_title}: {'; '.join(lines)}"
     parts = [
         '<figure><div class="legend">',
-        *(f'<span class="c{at % COLOURS}">{escape(name)}</span>' for at, name in enumerate(lines)),
+        *(f'<span class="{_class(at)}">{escape(name)}</span>' for at, name in enumerate(lines)),
         f'</div><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(summary)}">',
         f'<text x="4" y="14">{escape(y_title)}</text>',
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{escape(x_title)}</text>',
@@ -52,11 +52,16 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, mark
     ]
     for at, points in enumerate(lines.values()):
         path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in sorted(points))
-        parts.append(f'<g class="c{at % COLOURS}"><polyline points="{path}"/>')
+        parts.append(f'<g class="{_class(at)}"><polyline points="{path}"/>')
         if marks:
             parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5"/>' for x, y in points]
         parts.append("</g>")
     return "\n".join([*parts, "</svg></figure>"])
+
+
+def _class(at: int) -> str:
+    """Return the class of a line: its colour, and whether it is dashed because the colour has a line already."""
+    return f"c{at % COLOURS}{' dashed' * (at // COLOURS % 2)}"
 
 
 def tick_step(largest: float) -> float:

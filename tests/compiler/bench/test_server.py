@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.compiler.bench.options import BenchOptions
+from peagle.compiler.bench.page import page
 from peagle.compiler.bench.run import BenchRun
 from peagle.compiler.bench.server import BenchServer, _is_buffered, _piece, acceptance_of
 from peagle.engines.requests.results import Acceptance
@@ -40,6 +41,7 @@ def test_whole_benchmark_of_a_server_has_no_modes_to_compare(server: Server) -> 
     assert all(each.over_plain is None and each.cost_per_million for each in result.figures)
     assert result.identical is None
     assert server.url in result.command
+    assert f"<h1>Benchmark of {server.url}, model demo, chat</h1>" in page(result)
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=30), st.integers(0, 5))

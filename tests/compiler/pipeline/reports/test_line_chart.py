@@ -43,6 +43,13 @@ def test_higher_values_are_drawn_higher_and_whole_numbers_below_the_axis() -> No
     assert re.findall(r'text-anchor="middle">([^<]+)<', chart) == ["1", "2", "4"]
 
 
+def test_sixteen_lines_look_different() -> None:
+    chart = line_chart({f"line {at}": [(at, 1.0)] for at in range(16)}, "K", "tokens/s")
+    for tag in ("span", "g"):
+        classes = re.findall(rf'<{tag} class="([^"]+)"', chart)
+        assert len({*classes}) == len(classes) == 16
+
+
 def test_values_that_are_not_numbers_are_left_out() -> None:
     assert line_chart({}, "x", "y") == line_chart({"a": [(1, math.nan)]}, "x", "y") == ""
     assert line_chart({"a": [(1, math.inf), (2, 3.0)]}, "x", "y").count("<circle") == 1
