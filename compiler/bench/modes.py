@@ -53,8 +53,8 @@ def modes_of(
 
     ``drafts`` selects methods. ``counts`` are the K, by default the engine's own and ``auto``, which only the engine's
     own method has. A method without a head is measured with the first engine that can use it; the modes of a method of
-    several engines name their engine. Raises ``UsageError`` for a method that no engine can use, and for a K that an
-    engine has no room for.
+    several engines name their engine. Raises ``UsageError`` for a method that no engine can use or that would not be
+    measured, and for a K that an engine has no room for.
     """
     modes = [DecodingMode(PLAIN_TITLE, PLAIN_TITLE, 0, PLAIN.name, 0)]
     available = {each.name for manifest in manifests for each in drafting_methods(manifest)}
@@ -68,6 +68,7 @@ def modes_of(
                 without_head.add(method.name)
             requested = counts or (manifest.speculation.num_speculative_tokens, AUTO)
             modes += [_mode(index, method, k, manifest) for k in requested if k and _has(manifest, method, k)]
+    _require_measured(drafts, {mode.draft for mode in modes})
     engines: dict[str, set[int]] = {}
     for mode in modes:
         engines.setdefault(mode.method, set()).add(mode.engine)
@@ -90,4 +91,15 @@ def _require_usable(drafts: Sequence[str], available: set[str]) -> None:
             f"--draft {unknown[0]} is not available: none of the engines supports this draft method",
             why=f"these engines support {', '.join(sorted(available)) or 'only plain decoding'}",
             fix="choose a supported method, or omit --draft; plain decoding is always measured",
+        )
+
+
+def _require_measured(drafts: Sequence[str], measured: set[str]) -> None:
+    """Raise ``UsageError`` for a method that was asked for, but has none of the K."""
+    missing = [each for each in drafts if each not in measured]
+    if missing:
+        raise UsageError(
+            f"--draft {missing[0]} is not measured with any of these numbers of drafts per round",
+            why=f"{AUTO} adapts the number only for the engine's own draft method, and 0 is plain decoding",
+            fix="add a number, for example --num-speculative-tokens 4",
         )

@@ -70,7 +70,16 @@ def test_engine_without_room_for_drafts_is_measured_plain(parallel: Manifest) ->
     assert [mode.title for mode in modes_of([replace(parallel, speculation=speculation)])] == ["plain"]
 
 
-@pytest.mark.parametrize(("drafts", "counts", "said"), [(["eagle3"], [], "none of the engines"), ([], [9], "room for")])
+@pytest.mark.parametrize(
+    ("drafts", "counts", "said"),
+    [
+        (["eagle3"], [], "none of the engines"),
+        ([], [9], "room for"),
+        (["ngram"], ["auto"], "--draft ngram is not measured"),
+        (["peagle", "ngram"], ["auto"], "--draft ngram is not measured"),
+        (["peagle"], [0], "--draft peagle is not measured"),
+    ],
+)
 def test_methods_and_k_that_no_engine_has_are_refused(
     parallel: Manifest, drafts: list[str], counts: list[int], said: str
 ) -> None:
