@@ -116,15 +116,17 @@ def answer_functions(
     modes: Sequence[DecodingMode],
     prompts: Sequence[EncodedPrompt],
     params: Callable[[int], SamplingParams],
+    concurrency: int = 1,
 ) -> Iterator[dict[str, Ask]]:
-    """Load the engines of the modes and yield what answers groups of prompts, after an uncounted call of each.
+    """Load the engines of the modes and yield what answers groups of prompts, after an uncounted group of each.
 
-    ``params`` returns the sampling parameters of a prompt by its index.
+    ``params`` returns the sampling parameters of a prompt by its index, and ``concurrency`` is the size of the groups.
     """
     with ExitStack() as up:
         engines = {index: up.enter_context(load(index)) for index in dict.fromkeys(mode.engine for mode in modes)}
         for mode in modes:
-            _answers(engines[mode.engine], mode, prompts, (0,), lambda at: _warming(params(at)))
+            group = groups_of(len(prompts), concurrency)[0]
+            _answers(engines[mode.engine], mode, prompts, group, lambda at: _warming(params(at)))
         yield {mode.title: partial(_answers, engines[mode.engine], mode, prompts, params=params) for mode in modes}
 
 

@@ -158,7 +158,7 @@ class BenchRun:
 
         with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
             for concurrency in options.concurrency:
-                with answer_functions(load(concurrency), engine_modes, prompts.prompts, params) as ways:
+                with answer_functions(load(concurrency), engine_modes, prompts.prompts, params, concurrency) as ways:
                     ways |= {name: peer.answer for name, peer in self.peers.items()}
                     self._level(concurrency, ways, len(prompts.prompts), advance)
 

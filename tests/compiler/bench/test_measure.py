@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from peagle.compiler.bench.measure import ModeTurn, TimedAnswer, Turn, answer_fu
 from peagle.compiler.bench.modes import modes_of
 from peagle.compiler.bench.workloads import EncodedPrompt
 from peagle.compiler.bundled.prompts import Prompt
-from peagle.engines import Engine, SamplingParams
+from peagle.engines import Engine, SamplingParams, Submission
 from peagle.engines.request_factory import EncodedInput
 
 PROMPTS = [EncodedPrompt(Prompt(str(at), "x"), EncodedInput(tuple(range(4, 10 + at)))) for at in range(3)]
@@ -89,6 +90,24 @@ def test_answers_of_an_engine_have_every_token_and_its_time(tiny_engine: Engine)
     drafted = {title: sum(each.acceptance.drafted for each in turn.answers) for title, turn in turns.items()}
     assert drafted.pop("plain") == 0
     assert all(count for title, count in drafted.items() if "auto" not in title)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_every_mode_is_warmed_up_with_as_many_requests_as_it_is_measured_with(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    asked: list[object] = []
+    submit = tiny_engine.submit
+
+    def counted(prompt: Any, params: SamplingParams, **options: Any) -> Submission:
+        asked.append((options["num_speculative_tokens"], params.max_tokens))
+        return submit(prompt, params, **options)
+
+    monkeypatch.setattr(tiny_engine, "submit", counted)
+    modes = modes_of([tiny_engine.manifest], ["ngram"], [2])
+    given = SamplingParams(max_tokens=12)
+    with answer_functions(lambda _: nullcontext(tiny_engine), modes, PROMPTS, lambda _: given, concurrency):
+        assert asked == [(0, 4)] * concurrency + [(2, 4)] * concurrency
 
 
 def test_speed_counts_tokens_after_the_first() -> None:
