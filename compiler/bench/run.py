@@ -112,6 +112,7 @@ class BenchRun:
         options, folders = self.options, self.options.engines
         manifests = [Manifest.read(folder) for folder in folders]
         _require_one_target(folders, manifests)
+        self.notes += _differing_arithmetic(manifests)
         self.modes = modes_of(manifests, options.draft, options.num_speculative_tokens)
         servers = options.servers
         _require_other_names(servers, self.modes)
@@ -243,6 +244,23 @@ def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) 
             why="speeds are comparable only between engines that generate the same text",
             fix="measure each target separately",
         )
+
+
+def _differing_arithmetic(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """Yield a note on every engine whose target computes in another way than that of the first, which decodes plain."""
+    first, *others = (_arithmetic(manifest) for manifest in manifests)
+    for number, other in enumerate(others, 2):
+        if other != first:
+            yield (
+                f"the target of engine {number} has another precision or lowering than that of engine 1, so its text "
+                "may differ from plain decoding with engine 1 for this reason too"
+            )
+
+
+def _arithmetic(manifest: Manifest) -> object:
+    """Return what the values of the target's logits depend on, apart from its weights."""
+    types = {name: kind for name, kind in manifest.precision.items() if name != "drafter"}
+    return types, manifest.backend.name, manifest.backend.lowering
 
 
 def _require_other_names(peers: Iterable[str], modes: Sequence[DecodingMode]) -> None:

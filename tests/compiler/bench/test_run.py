@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,6 +18,7 @@ from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.bench.run import BenchRun
 from peagle.compiler.bench.statistics import Spread
 from peagle.compiler.bench.summary import FirstDifference
+from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import UsageError
 
 
@@ -149,6 +151,18 @@ def test_chart_of_speed_by_k_has_a_line_for_each_engine_of_a_method(result: Benc
 def test_engines_of_different_targets_are_refused(tiny_folder: Path, demo_engine: Path) -> None:
     with pytest.raises(UsageError, match="have different targets"):
         BenchRun(BenchOptions(engines=(tiny_folder, demo_engine))).start()
+
+
+def test_engine_of_another_precision_or_lowering_is_noted(tiny_folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tiny_folder, tmp_path / "other"))
+    manifest = Manifest.read(other)
+    options = BenchOptions(
+        engines=(tiny_folder, other), workload="random", num_prompts=1, max_tokens=2, draft=("peagle",), threads=1
+    )
+    said = "the target of engine 2 has another precision or lowering than that of engine 1"
+    assert not any(note.startswith(said) for note in BenchRun(options).start().notes)
+    replace(manifest, precision={**manifest.precision, "weights": "int4"}).write(other)
+    assert any(note.startswith(said) for note in BenchRun(options).start().notes)
 
 
 def test_answers_that_do_not_fit_are_shortened_with_a_note(tiny_folder: Path) -> None:
