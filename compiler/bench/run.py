@@ -23,7 +23,7 @@ from .prompt_file import read_prompts
 from .result import BenchResult
 from .statistics import MIN_PAIRS
 from .summary import figures_of
-from .workloads import WORKLOADS, Prompts, encode_prompts, spaced
+from .workloads import WORKLOADS, Prompts, digest_of, encode_prompts, spaced
 
 if TYPE_CHECKING:
     from ...engines import Engine, SamplingParams
@@ -171,7 +171,7 @@ class BenchRun:
         self.prompts, texts = found, [each.text for each in found]
         self.origin += [
             ("server", f"{url}, model {title}, {server.endpoint}"),
-            ("workload", f"{self._workload}: {len(found)} prompts"),
+            ("workload", f"{self._workload}: {len(found)} prompts, digest {digest_of(texts)} of their texts"),
             ("decoding", self._sampling(options.max_tokens)),
         ]
         ways: Mapping[str, Ask] = {title: lambda group: server.answer(group, texts, options.seed)}

@@ -76,7 +76,12 @@ class Prompts:
     @property
     def digest(self) -> str:
         """Hash of all token ids: equal digests are equal prompts."""
-        return hashlib.sha256(repr([each.input.ids for each in self.prompts]).encode()).hexdigest()[:16]
+        return digest_of([each.input.ids for each in self.prompts])
+
+
+def digest_of(prompts: Sequence[object]) -> str:
+    """Return the hash of a list of texts or of token ids."""
+    return hashlib.sha256(repr([*prompts]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ def test_streams_of_both_endpoints_are_timed_and_counted(server: Server, endpoin
         assert answer.acceptance is not None
         assert answer.acceptance.rounds + answer.acceptance.undrafted < answer.tokens
     assert [answer.prompt for answer in turn.answers] == [0, 1]
+
+
+def test_texts_of_the_prompts_have_a_digest(server: Server) -> None:
+    def workload(**options: Any) -> str:
+        return dict(BenchRun(BenchOptions(url=server.url, max_tokens=4, **options)).start().origin)["workload"]
+
+    one, same, other = (workload(num_prompts=count) for count in (1, 1, 2))
+    assert one == same
+    assert re.fullmatch(r"chat: 1 prompts, digest [0-9a-f]{16} of their texts", one)
+    assert one.split()[4] != other.split()[4]
 
 
 def test_whole_benchmark_of_a_server_has_no_modes_to_compare(server: Server) -> None:
