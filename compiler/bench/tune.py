@@ -25,6 +25,8 @@ from ..store.atomic_files import require_writable, writing
 from .prompt_file import read_prompts
 from .workloads import WORKLOADS, encode_prompts, spaced
 
+_FIX = "use shorter prompts, or an engine with a larger --max-seq-len"  # an answer has the rest of the room
+
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -57,11 +59,12 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The figures of one drafter of an engine, as the engine has them now."""
+    """The figures of one drafter of an engine, as the engine has them now. ``notes`` list what was left out."""
 
     engine: Path
     drafter: str
     speculation: Speculation
+    notes: tuple[str, ...] = ()
 
     @property
     def gains(self) -> dict[int, tuple[float, ...]]:
@@ -85,6 +88,7 @@ class Tuned:
             "requests": [
                 {"requests": rows, "fastest": of_k.index(max(of_k)), "over_plain": of_k} for rows, of_k in gains.items()
             ],
+            "notes": list(self.notes),
         }
 
 
@@ -106,11 +110,11 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
     with progress.step("load the engine"):
         engine = Engine.load(options.engine, threads=options.threads, prefix_cache_bytes=0, draft=draft)
     with engine:
-        ids = prompts_for(engine, options.num_prompts)
+        ids, notes = prompts_for(engine, options.num_prompts), tuple[str, ...]()
         if found:
             name = str(options.prompts or options.workload)
-            encoded = encode_prompts(engine, name, found, max(engine.max_seq_len // 2, 1))
-            ids = [list(each.input.ids) for each in encoded.prompts]
+            encoded = encode_prompts(engine, name, found, max(engine.max_seq_len // 2, 1), fix=_FIX)
+            ids, notes = [list(each.input.ids) for each in encoded.prompts], encoded.notes
         choice = measure_k(engine, ids, max_drafts, progress)
     batches = measure_batches(
         options.engine, manifest, options.rows, choice, progress, draft=draft, prompts=ids, threads=options.threads
@@ -118,7 +122,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
     rounds = replace(choice.measured, batches=batches)
     with writing(options.engine, 0), changing(options.engine):
         speculation = _store(options.engine, drafter, rounds, manifest)
-    return Tuned(options.engine, drafter, speculation)
+    return Tuned(options.engine, drafter, speculation, notes)
 
 
 def _using(options: TuneOptions) -> tuple[Manifest, str]:

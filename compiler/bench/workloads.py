@@ -212,10 +212,17 @@ def spaced(prompts: Sequence[T], count: int) -> list[T]:
     return [prompts[at * len(prompts) // num_selected] for at in range(num_selected)]
 
 
-def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int) -> Prompts:
+def encode_prompts(
+    engine: Engine,
+    name: str,
+    found: Sequence[Prompt],
+    room: int,
+    *,
+    fix: str = "use a smaller --max-tokens, shorter prompts, or an engine with a larger --max-seq-len",
+) -> Prompts:
     """Return questions in the engine's chat template, or unchanged if it has none, without those longer than ``room``.
 
-    Raises ``UsageError`` if none fits.
+    Raises ``UsageError`` with this ``fix`` if none fits.
     """
     every = [_encoded(engine, each) for each in found]
     fitting = tuple(each for each in every if each and len(each.input.ids) <= room)
@@ -223,7 +230,7 @@ def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int
         raise UsageError(
             f"no prompt of {name} fits into {room} tokens",
             why=f"a prompt and its answer can have at most {engine.max_seq_len} tokens together",
-            fix="use a smaller --max-tokens, shorter prompts, or an engine with a larger --max-seq-len",
+            fix=fix,
         )
     notes = [] if engine.can_chat else ["the engine has no chat template, so it continues the prompts as plain text"]
     if len(fitting) < len(every):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..console.printing import columns, emit, interruptible
+from ..console.printing import columns, emit, interruptible, note
 from .flags.completion import one_of
 from .flags.help_text import DRAFT
 from .flags.shared_flags import EngineFolder, Json, Threads
@@ -76,6 +76,8 @@ def tune(
     if as_json:
         emit(tuned.as_json())
         return
+    for each in tuned.notes:
+        note(f"note: {each}")
     gains = tuned.gains
     header = ("tokens/s over plain", *(f"K = {k}" for k in range(len(gains[1]))), "fastest")
     rows = [header]

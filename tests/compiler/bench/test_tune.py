@@ -140,6 +140,26 @@ def test_the_command_shows_gains_by_number_of_requests(cli: Run, engine: Path, m
     assert printed == Tuned(engine, "built-in", Manifest.read(engine).speculation).as_json()
 
 
+def test_prompts_that_were_left_out_are_noted(
+    cli: Run, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(monkeypatch, [1.0] * (Manifest.read(engine).speculation.max_num_speculative_tokens + 1), {})
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": text}) for text in ("a", "b " * 400)))
+    done = cli("tune", engine, "--quiet", "--prompts", prompts)
+    said = "1 of 2 prompts were skipped: they are longer than 48 tokens"
+    assert (done.code, f"note: {said}" in done.err) == (0, True), done.err
+    assert said in json.loads(cli("tune", engine, "--prompts", prompts, "--json").out)["notes"]
+
+
+def test_prompts_that_are_all_too_long_are_an_error_without_options_of_bench(engine: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "b " * 400}))
+    with pytest.raises(UsageError, match="fits into 48 tokens") as caught:
+        tune(TuneOptions(engine, prompts=prompts))
+    assert "--max-tokens" not in str(caught.value)
+
+
 def test_folders_that_cannot_be_tuned_are_refused(cli: Run, engine: Path) -> None:
     assert cli("tune", engine.parent).code == 3
     manifest = Manifest.read(engine)
