@@ -210,7 +210,11 @@ def _triton(
 
 
 def _disturb(done: Soak, subjects: list[Subject], jumps: Faults, alone: Mapping[Asked, Answer]) -> None:
-    begin = {each.name: each.memory() for each in subjects}
+
+    def memory() -> dict[str, int]:
+        return {each.name: _memory_or_wrong(each, done) for each in subjects}
+
+    begin = memory()
     began = time.monotonic()
     everybody: list[tuple[str, Client | Faults]] = [("all", jumps)]
     everybody += [(each.name, one) for each in subjects for one in (*each.clients, *each.faults)]
@@ -222,7 +226,7 @@ def _disturb(done: Soak, subjects: list[Subject], jumps: Faults, alone: Mapping[
     for thread in threads:
         thread.start()
     time.sleep(done.seconds / 2)
-    half = {each.name: each.memory() for each in subjects}
+    half = memory()
     last = began + done.seconds + 2 * MAX_SECONDS
     for thread in threads:
         thread.join(max(0, last - time.monotonic()))
@@ -237,9 +241,20 @@ def _disturb(done: Soak, subjects: list[Subject], jumps: Faults, alone: Mapping[
             done.wrong += [f"{each.name}: {what}" for what in _wrong_after_all(each, alone, time.monotonic() - began)]
         except Exception as error:
             done.wrong.append(f"{each.name}: after all, {error!r}")
-        done.memory[each.name] = begin[each.name], half[each.name], each.memory()
-        if (growth := done.memory[each.name][2] - half[each.name]) > MAX_GROWTH:
-            done.wrong.append(f"{each.name}: memory grew by {growth >> 20} MiB in the second half")
+    for name, size in memory().items():
+        done.memory[name] = begin[name], half[name], size
+        if (growth := size - half[name]) > MAX_GROWTH:
+            done.wrong.append(f"{name}: memory grew by {growth >> 20} MiB in the second half")
+
+
+def _memory_or_wrong(subject: Subject, done: Soak) -> int:
+    """Return the bytes of a server; 0 if it has died, which is wrong."""
+    try:
+        return subject.memory()
+    except (OSError, LookupError, StopIteration) as error:
+        wrong = f"{subject.name}: its memory cannot be read, so it has died: {error!r}"
+        done.wrong += [wrong] if wrong not in done.wrong else []
+        return 0
 
 
 def _wrong_after_all(subject: Subject, alone: Mapping[Asked, Answer], seconds: float) -> list[str]:

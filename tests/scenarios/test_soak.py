@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from peagle.engines.serving.server import Server
-from tests.soak import soak
+from tests.faults import Faults
+from tests.soak import Soak, Subject, _disturb, _memory, soak
 from tests.traffic import Answer, Asked, answers_alone
 from tests.wall_clock import HOUR, ONLY, WallClock
 from tools import triton_server
@@ -50,6 +52,24 @@ def test_a_wrong_answer_fails_the_soak(demo_engine: Path, right: dict[Asked, Ans
     assert done.wrong
     assert all(f"{changed}" in each for each in done.wrong), "nothing else is wrong"
     assert done.counts.total() > 0
+
+
+def test_a_server_that_dies_is_reported_with_everything_else_that_was_wrong() -> None:
+    died = subprocess.Popen(["true"], text=True)
+    os.waitid(os.P_PID, died.pid, os.WEXITED | os.WNOWAIT)  # it is dead, but not yet removed
+
+    def refuse() -> Mapping[Asked, Answer]:
+        raise ConnectionError("refused")
+
+    subject = Subject(
+        "serve", [], [Faults(0, wrong=["no answer"])], memory=lambda: _memory(died), metrics=str, answers=refuse
+    )
+    done = Soak(0.0)
+    _disturb(done, [subject], Faults(0), {})
+    died.wait()
+    assert sum("its memory cannot be read" in each for each in done.wrong) == 1
+    assert any("no answer" in each for each in done.wrong)
+    assert done.memory["serve"] == (0, 0, 0)
 
 
 @pytest.mark.triton
