@@ -135,7 +135,7 @@ def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]
         yield from _positions_by_category(drafting)
     yield "<h3>Latency</h3>" + _table(*latency_rows(figures))
     curves = {each.mode: _cumulative(each.inter_token) for each in figures if each.inter_token}
-    yield line_chart(curves, "milliseconds per token", "share of tokens (%)", marks=False)
+    yield line_chart(curves, "milliseconds per token", "share of tokens (%), up to 95", marks=False)
     if figures[0].concurrency == 1 and result.passes:
         yield "<h3>Cost of a pass</h3>" + _table(*pass_rows(result)) + _cost_by_columns(result)
 
