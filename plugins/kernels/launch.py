@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import REPORT, BuildError, EnvironmentProblem
 from ..op_spec import OpSpec
+from .pack import Pack, obtain
 from .sources import entries, kernel_of
 
 _INT32 = range(-(2**31), 2**31)
@@ -87,6 +89,26 @@ def load_driver() -> Any:
         ) from error
     _checked(driver, (status,), "CUDA failed to initialize")
     return driver
+
+
+_lock = threading.Lock()
+_loaded: dict[tuple[int, str], Launcher] = {}  # by CUDA context and op
+
+
+def launcher_for(op: OpSpec, packs: Sequence[Pack] = ()) -> Launcher:
+    """Return the op's kernel, loaded once per process for the current CUDA context; ``packs`` are as in ``obtain``.
+
+    TensorRT attaches each plugin of a plan to each execution context, which is thousands of times for a large model.
+    Raises what ``current_sm``, ``obtain`` and ``Launcher`` raise.
+    """
+    driver = load_driver()
+    context = _checked(driver, driver.cuCtxGetCurrent(), "there is no current CUDA context")
+    key = int(context), op.name
+    with _lock:
+        if key not in _loaded:
+            sm = current_sm()
+            _loaded[key] = Launcher(op, sm, obtain(op, sm, packs).code)
+        return _loaded[key]
 
 
 class Launcher:

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from ..errors import REPORT, BuildError, EnvironmentProblem, PeagleError
-from ..kernels.launch import Launcher, current_sm
-from ..kernels.pack import Pack, obtain
+from ..kernels.launch import Launcher, launcher_for
+from ..kernels.pack import Pack
 from ..number_types import BY_NAME, tensorrt_name
 from ..op_spec import DOMAIN, VERSION, OpSpec
 from . import errors, plugin_fields
@@ -130,8 +130,7 @@ class _Answers(_HasSpec):
         """
         copy = self.clone()
         try:
-            sm = current_sm()
-            copy._launcher = Launcher(self.spec, sm, obtain(self.spec, sm, self.packs).code)
+            copy._launcher = launcher_for(self.spec, self.packs)
         except PeagleError as error:
             copy._not_loaded = error
         except Exception as error:

@@ -274,16 +274,10 @@ class CudaDevice:
         self._enter()
         launcher = self._launchers.get(op.name)
         if launcher is None:
-            launcher = self._launchers[op.name] = self._load(op)
+            from ....plugins.kernels.launch import launcher_for
+
+            launcher = self._launchers[op.name] = launcher_for(op, self._packs)
         launcher.launch(self.stream, pointers, dims, attributes, None)
-
-    def _load(self, op: OpSpec) -> Launcher:
-        from ....plugins.kernels.launch import Launcher
-        from ....plugins.kernels.pack import obtain
-
-        major, minor = self._gpu.compute_capability
-        sm = 10 * major + minor
-        return Launcher(op, sm, obtain(op, sm, self._packs).code)
 
     def record(self) -> Event:
         """Record a CUDA event on the stream."""

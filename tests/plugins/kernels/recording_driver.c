@@ -1,6 +1,7 @@
 // A mock of libcuda.so.1. It implements the functions that the launcher calls, and prints every launch with its
 // parameters. $KERNEL_PARAMS contains the sizes of the kernel's parameters ("8,8,4"), $KERNEL_CLUSTER the cluster width
-// that the kernel was compiled with, $COMPUTE_CAPABILITY that of the GPU ("90"), and $FAILING the function that fails.
+// that the kernel was compiled with, $COMPUTE_CAPABILITY that of the GPU ("90"), $CONTEXT the current context ("1"), and
+// $FAILING the function that fails.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -24,6 +25,11 @@ static int param_size(size_t index) {
 int cuInit(unsigned flags) { return answer("cuInit"); }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuCtxGetDevice(int *device) { *device = 0; return answer("cuCtxGetDevice"); }
+int cuCtxGetCurrent(void **context) {
+  const char *current = getenv("CONTEXT");
+  *context = (void *)(current ? atol(current) : 1);
+  return answer("cuCtxGetCurrent");
+}
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   const char *capability = getenv("COMPUTE_CAPABILITY");
   int sm = capability ? atoi(capability) : 121;

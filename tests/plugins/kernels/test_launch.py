@@ -39,6 +39,27 @@ dims = {"B": 3, "S": 7, "E": 5, "V": 262144}
 launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
 """
 
+ATTACH = """
+from types import SimpleNamespace
+from peagle.plugins.kernels.compile import Cubin
+from peagle.plugins.kernels.pack import Pack
+from peagle.plugins.kernels.sources import digest
+from peagle.plugins.tensorrt.plugin_class import plugin_class
+
+op = OPS["PlaceholderDraft"]
+interfaces = ["IPluginV3", "IPluginV3OneCore", "IPluginV3OneBuild", "IPluginV3OneRuntime"]
+trt = SimpleNamespace(
+    PluginField=lambda *field: field, PluginFieldCollection=list, PluginFieldType=SimpleNamespace(INT64=None),
+    **{name: type(name, (), {}) for name in interfaces},
+)
+plugin = plugin_class(trt, op, [Pack((Cubin(op.name, 121, digest(op), b"\x7fELF", {}, "NVRTC"),))])()
+plugin._prepare({"mask_token_id": 9})
+for context in CONTEXTS:
+    os.environ["CONTEXT"] = str(context)
+    copy = plugin.attach_to_context(None)
+    print(copy._not_loaded.what if copy._not_loaded else "attached")
+"""
+
 PROGRAM = """
 import json, os, sys
 from cuda.bindings import driver
@@ -194,6 +215,18 @@ def test_driver_failure_is_passed_on(driver: Driver, failing: str, words: str) -
     assert last.startswith("EnvironmentProblem")
     assert words in last
     assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in last
+
+
+def test_execution_contexts_share_the_machine_code_of_a_plugin(driver: Driver) -> None:
+    """TensorRT attaches a plugin to each of its own contexts; only another CUDA context needs the code again."""
+    lines = run(driver, ATTACH.replace("CONTEXTS", "(1, 1, 1, 2, 2)"), KERNEL_PARAMS=PLACE_SIZES)
+    load = ["load \x7fELF", "kernel placeholder_draft"]
+    assert lines == [*load, *["attached"] * 3, *load, *["attached"] * 2]
+
+
+def test_a_failed_load_is_tried_again_by_the_next_context(driver: Driver) -> None:
+    lines = run(driver, ATTACH.replace("CONTEXTS", "(1, 1)"), KERNEL_PARAMS=PLACE_SIZES, FAILING="cuLibraryLoadData")
+    assert lines == ["load \x7fELF", "cannot load the kernel of PlaceholderDraft for sm_121"] * 2
 
 
 def test_empty_launch_is_skipped(driver: Driver) -> None:

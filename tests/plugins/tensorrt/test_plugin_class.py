@@ -238,6 +238,7 @@ def test_plugin_launch_matches_the_reference(trt: Any) -> None:
     outputs = [torch.zeros(array.shape, dtype=torch.from_numpy(array).dtype, device="cuda") for array in expected]
     descs = [described(trt, str(tensor.dtype).removeprefix("torch."), tensor.shape) for tensor in (*tensors, *outputs)]
     plugin = made(trt, "PlaceholderDraft", **attributes).attach_to_context(None)
+    assert plugin.attach_to_context(None)._launcher is plugin._launcher  # loaded once
     plugin.on_shape_change(descs[:6], descs[6:])
     stream = torch.cuda.current_stream()
     pointers = [tensor.data_ptr() for tensor in (*tensors, *outputs)]
