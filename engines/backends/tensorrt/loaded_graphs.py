@@ -140,8 +140,10 @@ class Plan:
         if self._layers is not None:
             context.profiler = self._layers
         index = profile_index(self.part, profile)
-        if not context.set_optimization_profile_async(index, self.runtime.device.stream):
-            raise self.runtime.refused(f"the {self.name} rejects its profile {profile!r}")
+        try:  # the bindings raise where the C++ call returns false
+            context.set_optimization_profile_async(index, self.runtime.device.stream)
+        except RuntimeError as error:
+            raise self.runtime.refused(f"the {self.name} rejects its profile {profile!r}") from error
         return Pass(self, context)
 
     def report(self) -> None:

@@ -202,6 +202,9 @@ class _Context:
 
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
         assert stream == self._engine.device.stream
+        if index >= len(self._engine.profiles):
+            self._engine.logger.refuse(f"profile {index} of {len(self._engine.profiles)} does not exist")
+            raise RuntimeError("Error in set optimization profile async.")  # as the bindings do
         self._profile = self._engine.profiles[index]
         return True
 

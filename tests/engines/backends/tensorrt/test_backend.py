@@ -435,6 +435,17 @@ def test_out_of_profile_shapes_are_rejected_with_the_logger_message(
         _backend(manifest, tmp_path, slots=1).warm(ParallelDrafting().round, 4)
 
 
+def test_a_profile_that_a_plan_lacks_is_rejected_with_the_logger_message(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    plan = manifest.target.plan
+    assert plan is not None
+    write_plan(tmp_path / "target" / "model.plan", wide["target"], plan.profiles[:1])
+    with pytest.raises(EnvironmentProblem, match=r"target rejects its profile 'prefill'\n.*profile 2 of 1 does not"):
+        _backend(manifest, tmp_path)
+
+
 def test_unaligned_caches_serve_one_request_at_a_time(tiny_pair: Pair, tiny_engine: Engine, tmp_path: Path) -> None:
     length = tiny_engine.manifest.shapes.cache_length + 1
     graphs = lowered(tiny_pair.target, tiny_pair.head, "float32", length)
