@@ -6,13 +6,14 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...plugins.optional_packages import is_installed
 from ...plugins.tensorrt.import_tensorrt import Product
+from .gpus import sm_name
 
 _MODULES: Mapping[Product, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {
@@ -50,6 +51,10 @@ class Machine:
     def sms(self) -> tuple[int, ...]:
         """SM numbers of the GPUs, in the driver's order."""
         return tuple(gpu.sm for gpu in self.gpus)
+
+    def builds_on(self, gpus: Collection[str]) -> LocalGpu | None:
+        """Return the GPU on which TensorRT builds for ``gpus`` (``sm_100``): the first one of these; None without."""
+        return next((gpu for gpu in self.gpus if sm_name(gpu.sm) in gpus), None)
 
     def has(self, product: Product) -> bool:
         """Return True if a TensorRT product is installed."""

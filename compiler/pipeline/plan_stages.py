@@ -14,6 +14,7 @@ from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.graph_contract import HIDDEN
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..checkpoints.target_and_drafter import cache_length
+from ..hardware.machine import inspect_machine
 from ..precision.product_table import BuiltProduct
 from ..request.build_plan import CHUNK, BuildPlan
 from ..request.build_platform import BuildPlatform
@@ -178,6 +179,8 @@ def build_plan(
     store = run.store
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
+    # GPUs of one architecture differ (H100, H200), and the kernels that are fastest on one are not on another.
+    gpu = inspect_machine().builds_on(platform.gpus) if platform.backend == "tensorrt" else None
     plan_request = PlanRequest(
         name=component,
         graph=source.graph,
@@ -188,6 +191,7 @@ def build_plan(
         optimization_level=options.optimization_level,
         timing_cache=store.root.joinpath(*timings),
         record=source.record,
+        tuned_on=gpu.name if gpu else "",
     )
     key = asdict(plan_request) | {"graph": source.key, "timing_cache": None, "version": platform.version}
     key |= {"record": source.record is not None}

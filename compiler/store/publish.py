@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ...engines.folder.checks import check_files
-from ...engines.folder.manifest import Manifest
+from ...engines.folder.manifest import Manifest, in_oldest_format
 from ...engines.folder.records import FileEntry
 from ...engines.text import template_files
 from ...engines.text.template_files import read_templates
@@ -178,7 +178,7 @@ class Assembly:
 
     def write_manifest(self, manifest: Manifest) -> Manifest:
         """Write the manifest with all files added so far; this makes the folder an engine."""
-        manifest = replace(manifest, files=dict(sorted(self.files.items())))
+        manifest = in_oldest_format(replace(manifest, files=dict(sorted(self.files.items()))))
         manifest.write(self.folder)
         return manifest
 

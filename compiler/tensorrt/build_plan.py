@@ -20,7 +20,6 @@ from ..console import interrupts
 from ..console.exit_cleanup import kill_on_exit, remove_on_exit
 from ..console.logbook import PACKAGE
 from ..console.progress import Advance, Progress
-from ..hardware.gpus import sm_name
 from ..hardware.machine import inspect_machine
 from ..store.atomic_files import writing
 from .layer_information import layers_beside
@@ -103,8 +102,8 @@ def _severity() -> int:
 
 def _visible_gpu(request: PlanRequest) -> dict[str, str]:
     """Make the target GPU the only one visible to TensorRT, which builds for the first one it sees."""
-    uuid = next((gpu.uuid for gpu in inspect_machine().gpus if sm_name(gpu.sm) in request.gpus), "")
-    return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
+    gpu = inspect_machine().builds_on(request.gpus)
+    return {"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu and gpu.uuid else {}
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     if layers:
         layers_beside(out).write_text(layers)
     return PlanFacts(
-        plan=PlanRecord(request.profiles, parsed.layers, surveyed.plugins, parsed.tensors),
+        plan=PlanRecord(request.profiles, parsed.layers, surveyed.plugins, parsed.tensors, request.tuned_on),
         size=size,
         seconds=time.perf_counter() - started,
         peak_rss_bytes=_peak_rss_bytes(),

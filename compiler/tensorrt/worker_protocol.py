@@ -38,7 +38,7 @@ class PlanRequest:
     per layer); the counts in the graph itself are always checked. ``workspace_bytes`` limits scratch memory,
     ``optimization_level`` is TensorRT's 0..5; None keeps its defaults. ``timing_cache`` is a file that is read if it
     exists and fits, and replaced afterwards. ``record`` is a file by ``graph_record``, which is read instead of the
-    graph.
+    graph. ``tuned_on`` is the name of the GPU on which TensorRT will time kernels.
     """
 
     name: str
@@ -51,6 +51,7 @@ class PlanRequest:
     optimization_level: int | None = None
     timing_cache: Path | None = None
     record: Path | None = None
+    tuned_on: str = ""
 
     def check(self) -> None:
         """Check the values. Raises ``UsageError`` listing all invalid ones."""

@@ -25,12 +25,13 @@ from .strict_json import decode
 
 FILE_NAME = "engine.json"
 # The newest supported version. Missing from format 7: added drafters; 8: costs of rounds with several rows; 9: added
-# drafters that read the target's file.
-FORMAT_VERSION = 10
+# drafters that read the target's file; 10: the GPU that a plan was tuned on.
+FORMAT_VERSION = 11
 BUILT_FORMAT = 7  # the oldest supported version, which builds write if nothing needs a newer one
 _ADDS_DRAFTERS = 8
 _HAS_BATCHES = 9
 _SHARES = 10
+_IS_TUNED = 11
 BUILT_IN = "built-in"  # the name of the drafter that an engine was built with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
@@ -122,6 +123,10 @@ class Manifest:
             measured = each["speculation"].get("measured")
             if measured and not measured["batches"]:
                 del measured["batches"]
+        added = [each["part"] for each in content["drafters"].values()]
+        for part in (content["target"], content["drafter"], *added):
+            if part and part["plan"] and not part["plan"]["tuned_on"]:
+                del part["plan"]["tuned_on"]
         if not self.drafters:
             del content["drafters"]
         content["digest"] = _digest(content)
@@ -179,7 +184,14 @@ def in_oldest_format(manifest: Manifest) -> Manifest:
     """Return the manifest in the oldest supported format that has all of its content."""
     version = _ADDS_DRAFTERS if manifest.drafters else BUILT_FORMAT
     version = _HAS_BATCHES if _has_batches(manifest) else version
-    return replace(manifest, format_version=_SHARES if _shares(manifest) else version)
+    version = _SHARES if _shares(manifest) else version
+    return replace(manifest, format_version=_IS_TUNED if _is_tuned(manifest) else version)
+
+
+def _is_tuned(manifest: Manifest) -> bool:
+    """Return True if the GPU that a plan was tuned on is recorded."""
+    parts = (*manifest.parts.values(), *(each.part for each in manifest.drafters.values()))
+    return any(part.plan is not None and part.plan.tuned_on for part in parts)
 
 
 def _shares(manifest: Manifest) -> bool:
@@ -220,6 +232,8 @@ def contradictions(manifest: Manifest) -> list[str]:
         problems.append(f"speculation.measured.batches requires format {_HAS_BATCHES} or newer")
     if _shares(manifest) and manifest.format_version < _SHARES:
         problems.append(f"drafters that read the target's file require format {_SHARES} or newer")
+    if _is_tuned(manifest) and manifest.format_version < _IS_TUNED:
+        problems.append(f"plan.tuned_on requires format {_IS_TUNED} or newer")
     return problems + _drafter_contradictions(manifest)
 
 

@@ -114,12 +114,16 @@ class PlanTensor:
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """A TensorRT plan as built: profiles by index, layer counts by type, the project's plugins, inputs and outputs."""
+    """A TensorRT plan as built: profiles by index, layer counts by type, the project's plugins, inputs and outputs.
+
+    ``tuned_on`` is the name of the GPU on which TensorRT timed kernels; TensorRT-RTX times none.
+    """
 
     profiles: tuple[Profile, ...]
     layers: Mapping[str, int]
     plugins: Mapping[str, int]
     tensors: tuple[PlanTensor, ...]
+    tuned_on: str = ""
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,11 @@ class Box:
 class Device(Protocol):
     """One GPU: memory that is freed with it, and work enqueued in order on one stream. No call waits for the work.
 
-    ``stream`` is the handle that TensorRT enqueues on.
+    ``stream`` is the handle that TensorRT enqueues on, ``name`` the name of the GPU.
     """
 
     stream: int
+    name: str
 
     def allocate(self, size: int) -> int:
         """Return the address of ``size`` bytes of zeroed device memory, aligned to ``ALIGNMENT``."""
@@ -167,6 +168,7 @@ class CudaDevice:
             self._gpu = Gpu(0)
             self._gpu.set_current()
             self._stream = self._gpu.create_stream()
+            self.name = str(self._gpu.name)
         except Exception as error:  # cuda-core's own exception types
             raise EnvironmentProblem(
                 "CUDA failed to initialize on this GPU",

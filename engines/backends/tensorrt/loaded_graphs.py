@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import re
 from collections import deque
@@ -22,6 +23,7 @@ from .device import CapturedGraph, Device
 
 Shape = tuple[int, ...]
 _NUMBER = re.compile(r"\d+")
+_LOG = logging.getLogger("peagle.tensorrt")
 
 
 def load_product(name: Product, manifest: Manifest) -> Any:
@@ -57,7 +59,18 @@ class Runtime:
                 why=self._why(),
                 fix=f"run `peagle-compile doctor`, or {REBUILD} on this machine",
             )
+        self._warn_of_other_gpu(name, part)
         return Plan(self, engine, name, part)
+
+    def _warn_of_other_gpu(self, name: str, part: Part) -> None:
+        """Log a warning if the plan was tuned on another GPU model; a partition of the same model does not count."""
+        here, tuned_on = self.device.name.partition(" MIG ")[0], part.plan.tuned_on if part.plan else ""
+        if tuned_on and tuned_on != here:
+            _LOG.warning(
+                "the plan of the %s was built on %s, but this GPU is %s. The plan runs, but may be slower than a plan "
+                "that was built here, because TensorRT chooses kernels by timing them. To be sure, %s on this machine",
+                name, tuned_on, here, REBUILD,
+            )  # fmt: skip
 
     def refused(self, what: str) -> EnvironmentProblem:
         """Return the error for a failed TensorRT call, with the logged reasons, and clear those."""
@@ -79,7 +92,7 @@ class Runtime:
 
 
 def _logger(trt: Any) -> Any:
-    """Return a logger that keeps the last errors: TensorRT's calls return None or False, without a reason."""
+    """Return a logger that keeps the last errors, since TensorRT's calls fail without a reason, and logs warnings."""
 
     class Messages(trt.ILogger):
         def __init__(self) -> None:
@@ -90,6 +103,8 @@ def _logger(trt: Any) -> Any:
             """Handle a message; TensorRT calls this from any thread."""
             if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
                 self.messages.append(message.strip())
+            elif severity == trt.ILogger.Severity.WARNING:
+                _LOG.warning("TensorRT: %s", message.strip())
 
     return Messages()
 

@@ -59,6 +59,7 @@ def assembled(
     monkeypatch: pytest.MonkeyPatch,
     asked: int | None = None,
     again: BuildError | None = None,
+    tuned_on: str = "",
 ) -> BuildResult:
     """An engine whose plans are text that names the K they were made for."""
     monkeypatch.setattr(assemble_engine, "cached_choice", lambda *_, **__: (choice, False))
@@ -74,7 +75,7 @@ def assembled(
             stage = run.store.run(f"plan-{name}", [k], lambda stage: (stage / PLAN).write_text(f"for K = {k}"))
             names = (*manifest.parts[name].inputs, *manifest.parts[name].outputs)
             tensors = tuple(PlanTensor(each, "int32", (-1,)) for each in names)
-            record = PlanRecord(profiles(name, 8, Speculation(k, DEPTH, None), 512), {}, {}, tensors)
+            record = PlanRecord(profiles(name, 8, Speculation(k, DEPTH, None), 512), {}, {}, tensors, tuned_on)
             halves[name] = PlanStage(stage, PlanFacts(record, 9, 1.0, 1, {}, (f"{name} for {k}",)))
         parts = {
             name: replace(part, file=f"{name}/{PLAN}", plan=halves[name].facts.plan)
@@ -124,6 +125,18 @@ def test_plans_are_rebuilt_for_a_clearly_faster_k(
     assert checked == ["for K = 3"]
     assert result.report["warnings"] == ["target for 3", "drafter for 3"]
     assert json.loads((result.path / "build_report.json").read_text())["choose_k"]["k"] == 3
+
+
+@pytest.mark.parametrize(("tuned_on", "version"), [("", 7), ("NVIDIA H200", 11)])
+def test_an_engine_of_full_tensorrt_records_the_gpu_it_was_tuned_on(
+    demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuned_on: str, version: int
+) -> None:
+    """Other engines keep the oldest format."""
+    monkeypatch.setattr(assemble_engine, "cached_check", lambda *_, **__: False)
+    result = assembled(demo_engine, tmp_path, chosen(DEPTH, 1.0), monkeypatch, tuned_on=tuned_on)
+    manifest = Manifest.read(result.path)
+    assert [part.plan and part.plan.tuned_on for part in manifest.parts.values()] == [tuned_on] * 2
+    assert manifest.format_version == version
 
 
 def test_plans_are_kept_for_a_small_gain_with_a_note(

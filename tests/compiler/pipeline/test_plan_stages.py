@@ -11,16 +11,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.pipeline.plan_stages import build_kernels, build_plugin_library, profiles
+from peagle.compiler.console.progress import Progress
+from peagle.compiler.hardware.machine import LocalGpu, Machine
+from peagle.compiler.pipeline.plan_stages import (
+    PlanSource,
+    PlanStage,
+    build_kernels,
+    build_plan,
+    build_plugin_library,
+    profiles,
+)
 from peagle.compiler.pipeline.shared_steps import PipelineRun
+from peagle.compiler.request.build_platform import BuildPlatform
+from peagle.compiler.request.request import PlanOptions
 from peagle.compiler.store.stages import Stage, StageStore
-from peagle.engines.folder.records import Profile, Speculation
+from peagle.compiler.tensorrt.worker_protocol import PlanFacts, PlanRequest
+from peagle.engines.folder.records import PlanRecord, Profile, Speculation
+from peagle.graphs.lowering import TENSORRT
 from peagle.plugins.kernels import pack as packing
 from peagle.plugins.kernels.compile import Cubin
 from peagle.plugins.kernels.pack import Pack, read_pack, write_pack
 from peagle.plugins.kernels.sources import digest, kernel_ops
 from peagle.plugins.tensorrt.library import INDEX, LIBRARY
 
+DRAFTING = Speculation(5, 18, None)
+OTHER, H100, H200 = LocalGpu("NVIDIA L40S", 89), LocalGpu("NVIDIA H100 80GB HBM3", 90), LocalGpu("NVIDIA H200", 90)
 CUBINS = [Cubin(op.name, 100, digest(op), b"\x7fELF", {}) for op in kernel_ops()]
 
 
@@ -96,6 +111,31 @@ def test_build_without_plugin_library_continues_with_a_note(
     (warning,) = library.warnings
     assert warning.startswith("the C++ plugin library was not built: ")
     assert words in warning
+
+
+@pytest.mark.parametrize(("backend", "tuned_on"), [("tensorrt", H100.name), ("tensorrt-rtx", "")])
+def test_plan_of_full_tensorrt_is_not_reused_on_another_gpu_model(
+    run: PipelineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, tuned_on: str
+) -> None:
+    """TensorRT times kernels on the GPU; H100 and H200 have one architecture. TensorRT-RTX times nothing."""
+    asked = list[PlanRequest]()
+
+    def build(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts:
+        asked.append(request)
+        out.write_bytes(b"a plan")
+        return PlanFacts(PlanRecord(request.profiles, {}, {}, (), request.tuned_on), 0, 0.0, 0, {})
+
+    def plan_on(*gpus: LocalGpu) -> PlanStage:
+        monkeypatch.setattr("peagle.compiler.pipeline.plan_stages.inspect_machine", lambda: Machine(gpus))
+        source = PlanSource(tmp_path / "model.onnx", "a graph", 0)
+        return build_plan(run, "target", source, platform, PlanOptions(), profiles("target", 1, DRAFTING, 64))
+
+    monkeypatch.setattr("peagle.compiler.tensorrt.build_plan.build_plan", build)
+    platform = BuildPlatform(backend, "11.4.0", ("sm_90",), TENSORRT, True)
+    first, again = plan_on(OTHER, H100), plan_on(H100)
+    assert (again.stage.reused, first.facts.plan.tuned_on) == (True, tuned_on)
+    other = plan_on(H200)
+    assert (other.stage.reused, len(asked)) == ((False, 2) if tuned_on else (True, 1))
 
 
 def test_plans_are_tuned_for_one_row_all_rows_and_prompts_at_the_usual_k() -> None:

@@ -24,7 +24,8 @@ FACTS = PlanFacts(
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"timing_cache": Path("a b/t"), "layers": {"MOE": 2}, "optimization_level": 3}]
+    "changes",
+    [{}, {"timing_cache": Path("a b/t"), "layers": {"MOE": 2}, "optimization_level": 3, "tuned_on": "NVIDIA H200"}],
 )
 def test_request_round_trips(changes: dict[str, Any]) -> None:
     asked = request(Path("x/model.onnx"), **changes)

@@ -27,7 +27,7 @@ GARBAGE = 0xA5
 class HostDevice:
     """See ``Device``."""
 
-    stream = 7
+    stream, name = 7, "NVIDIA H200"
 
     def __init__(self) -> None:
         self._starts: list[int] = []

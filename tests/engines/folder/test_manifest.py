@@ -292,7 +292,7 @@ def test_adaptive_k_is_stored(engine: Path) -> None:
         assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
         stored = json.loads((engine / FILE_NAME).read_text())["speculation"].get("measured", {})
         assert ("batches" in stored) == (version == 9)
-    assert version == FORMAT_VERSION - 1  # the newest is that of added drafters that read the target's file
+    assert version == FORMAT_VERSION - 2  # newer: drafters that read the target's file; the GPU of a plan
 
 
 def test_manifests_have_the_oldest_format_that_has_all_of_them(engine: Path) -> None:
@@ -495,6 +495,18 @@ def test_plans_are_read_back(engine: Path) -> None:
     manifest = with_plans(engine)
     manifest.write(engine)
     assert Manifest.read(engine) == manifest
+
+
+def test_gpu_of_a_plan_is_stored_in_a_format_of_its_own(engine: Path) -> None:
+    manifest = with_plans(engine)
+    manifest.write(engine)
+    assert "tuned_on" not in json.loads((engine / FILE_NAME).read_text())["target"]["plan"], "as in earlier versions"
+    tuned = with_plans(engine, tuned_on="NVIDIA H200")
+    in_oldest_format(tuned).write(engine)
+    read = Manifest.read(engine)
+    assert (read.format_version, read.target.plan) == (FORMAT_VERSION, tuned.target.plan)
+    replace(tuned, format_version=FORMAT_VERSION - 1).write(engine)
+    assert f"plan.tuned_on requires format {FORMAT_VERSION}" in refusal(engine).why
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ bindings, cache slices, captured rounds, lateness and admission are the real one
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.backends.tensorrt.device import find_gpu
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
+from peagle.engines.backends.tensorrt.loaded_graphs import Runtime
 from peagle.engines.backends.tensorrt.reach import lengths_of
 from peagle.engines.draft_methods.peagle import TreeDrafting
 from peagle.engines.draft_methods.peagle_chain import ParallelDrafting
@@ -387,6 +389,46 @@ def test_unloadable_plan_is_rejected_with_the_logger_message(
     ) as caught:
         _backend(manifest, tmp_path)
     assert "rebuild the engine" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("tuned_on", "here", "is_other"),
+    [
+        ("NVIDIA H200", "NVIDIA H200", False),
+        ("NVIDIA H200", "NVIDIA H200 MIG 1g.18gb", False),
+        ("", "NVIDIA H200", False),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H200", True),
+    ],
+)
+def test_a_plan_tuned_on_another_gpu_model_loads_with_a_warning(
+    tuned_on: str,
+    here: str,
+    is_other: bool,
+    wide: dict[str, Path],
+    tiny_engine: Engine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    part = plan_manifest(tiny_engine.manifest, wide, tmp_path).target
+    assert part.plan is not None
+    device = HostDevice()
+    device.name = here
+    runtime = Runtime(stand_in(device), device)
+    runtime.load(tmp_path / part.file, "target", replace(part, plan=replace(part.plan, tuned_on=tuned_on)))
+    warnings = [each.getMessage() for each in caplog.records if each.name == "peagle.tensorrt"]
+    assert [f"the plan of the target was built on {tuned_on}, but this GPU is {here}" in each for each in warnings] == (
+        [True] if is_other else []
+    )
+
+
+def test_warnings_of_tensorrt_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    device = HostDevice()
+    logger = Runtime(stand_in(device), device)._logger
+    logger.log(logger.Severity.WARNING, "an engine plan file from another device\n")
+    assert ("peagle.tensorrt", logging.WARNING, "TensorRT: an engine plan file from another device") in (
+        caplog.record_tuples
+    )
+    assert not logger.messages, "a warning is not the reason of a failure"
 
 
 def test_plan_of_another_graph_is_rejected(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
