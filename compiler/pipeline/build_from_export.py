@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ..console.progress import Progress
 from ..precision.recipes import MULTIPLIED, Recipe
 from ..request.build_plan import BuildPlan
 from ..request.build_platform import BuildPlatform
-from ..request.export_platform import planned_platform, platform_of_export
+from ..request.export_platform import ExportedGraphs, planned_platform, platform_of_export
 from ..request.request import CompileRequest
 from ..resources.check import builder_needs, check_needs, disk_needs, remove_leftovers
 from ..resources.disk import Disk, disk_of, done_bytes
@@ -86,7 +85,7 @@ def check_from(request: CompileRequest) -> None:
 def plan_of_plans(request: CompileRequest) -> tuple[ExportFolder, BuildPlan]:
     """Return the export and the plan of a build from it; file hashes are not compared yet."""
     export = _export_of(request)
-    platform = platform_of_export(request.backend, *_platform_inputs(export))
+    platform = platform_of_export(request.backend, _graphs_of(export))
     require(EXTRA_OF[platform.backend], "building plans")
     return export, _plan(request, export, platform)
 
@@ -100,7 +99,7 @@ def plan_of_any_export(request: CompileRequest) -> tuple[ExportFolder, BuildPlan
         return *plan_of_plans(request), None
     except EnvironmentProblem as problem:
         export = _export_of(request)
-        platform = planned_platform(request.backend, *_platform_inputs(export))
+        platform = planned_platform(request.backend, _graphs_of(export))
         if platform is None:
             raise
         return export, _plan(request, export, platform), problem
@@ -163,10 +162,12 @@ def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
     return replace(exported, num_speculative_tokens=requested, adapts=False)
 
 
-def _platform_inputs(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
-    """Return the inputs of a platform: lowering of the export, its GPUs, the types of its graphs, and its folder."""
+def _graphs_of(export: ExportFolder) -> ExportedGraphs:
     manifest = export.record.manifest
-    return manifest.backend.lowering, export.record.gpus, {*manifest.precision.values()}, str(export.path)
+    types = {*manifest.precision.values()}
+    return ExportedGraphs(
+        str(export.path), manifest.backend.lowering, export.record.gpus, types, export.has_expert_layer()
+    )
 
 
 def _source(export: ExportFolder, component: str, size: int) -> PlanSource:

@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from ...graphs.lowering import TENSORRT, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import install, install_to_build
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
-from ..hardware.gpus import RTX_SMS, export_form, require_targets, sm_name, sm_names, sm_number, why_unsupported
+from ..hardware.gpus import (
+    MOE_LAYER_SMS,
+    RTX_SMS,
+    export_form,
+    require_targets,
+    sm_name,
+    sm_names,
+    sm_number,
+    why_unsupported,
+)
 from ..hardware.machine import Machine, inspect_machine
 from .build_platform import BuildPlatform, lowering_of, version_of
 from .choose_backend import choose_backend
 from .request import ONNXRUNTIME, BackendOptions
 
 
-def platform_of_export(
-    options: BackendOptions, lowering_name: str, gpus: Sequence[str], types: Collection[str], export_path: str
-) -> BuildPlatform:
-    """Return the platform of a build from an export made for ``gpus``, if any.
+@dataclass(frozen=True)
+class ExportedGraphs:
+    """The graphs of an export in the folder ``path``: their lowering (``tensorrt-sm100``) and number types.
 
-    ``lowering_name`` is the export's lowering (``tensorrt-sm100``), ``types`` are the types in its graphs, and
-    ``export_path`` is its folder. Raises ``UsageError`` for GPUs that the export does not support, and
-    ``EnvironmentProblem``, with alternatives, for what this machine cannot do.
+    ``gpus`` are those that the export was made for, if any. ``has_expert_layer``: a graph has TensorRT's layer for
+    routed experts, which dense models and experts in MXFP4 do not need.
+    """
+
+    path: str
+    lowering: str
+    gpus: Sequence[str] = ()
+    types: Collection[str] = ()
+    has_expert_layer: bool = False
+
+
+def platform_of_export(options: BackendOptions, exported: ExportedGraphs) -> BuildPlatform:
+    """Return the platform of a build from an export.
+
+    Raises ``UsageError`` for GPUs that the export does not support, and ``EnvironmentProblem``, with alternatives, for
+    what this machine cannot do.
     """
     machine = inspect_machine()
     _check(options)
-    gpu_names = sm_names(options.gpus or gpus)
+    gpu_names = sm_names(options.gpus or exported.gpus)
     backend = options.name or _product_for(gpu_names, machine)
     gpu_names = gpu_names or _require_gpus(backend, machine)
     try:
@@ -34,20 +56,20 @@ def platform_of_export(
     except EnvironmentProblem as error:
         extra = EXTRA_OF["tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt"]
         whose = f"a host with {', '.join(gpu_names)}" if gpu_names else "the host with the GPU"
-        fix = f"copy {export_path} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
+        fix = f"copy {exported.path} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
         if backend == "tensorrt-rtx" and not machine.has("tensorrt-rtx"):
             fix = f"run `{install(extra)}`"
         # Nothing is traced here, so the export extra is not needed.
         why = error.why.replace(install_to_build(extra), install(extra))
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None
-    _require_types(choice.gpus, types, export_path)
+    _require_types(choice.gpus, exported)
     installed = version_of(choice.backend, machine)
     runs_here = bool({sm_name(sm) for sm in machine.sms} & {*choice.gpus})
-    platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering_named(lowering_name), runs_here)
-    _require_expert_layer(platform, export_path)
-    if platform.lowering.has_expert_layer and not lowering_of(choice.backend, installed, choice.gpus).has_expert_layer:
+    platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering_named(exported.lowering), runs_here)
+    _require_variant(platform, exported)
+    if exported.has_expert_layer and not lowering_of(choice.backend, installed, choice.gpus).has_expert_layer:
         raise EnvironmentProblem(
-            f"the export at {export_path} needs TensorRT 11 or newer (its lowering is {lowering_name})",
+            f"the export at {exported.path} needs TensorRT 11 or newer (its lowering is {exported.lowering})",
             why=f"TensorRT {installed} has no layer for routed experts",
             fix="run `pip install --upgrade 'tensorrt>=11,<12'`, or export again with "
             f"`--for tensorrt --gpu {choice.gpus[0]} --experts dense`",
@@ -55,24 +77,22 @@ def platform_of_export(
     return platform
 
 
-def planned_platform(
-    options: BackendOptions, lowering_name: str, gpus: Sequence[str], types: Collection[str], export_path: str
-) -> BuildPlatform | None:
+def planned_platform(options: BackendOptions, exported: ExportedGraphs) -> BuildPlatform | None:
     """Return the platform of the same build on a machine that supports it; None if no GPU is known.
 
     Its version is empty. Raises ``UsageError`` for what no machine can build.
     """
     _check(options)
-    gpu_names = sm_names(options.gpus or gpus)
+    gpu_names = sm_names(options.gpus or exported.gpus)
     if not gpu_names:
         return None
     backend = options.name or _product_for(gpu_names, Machine())
     require_targets(
         "tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", gpu_names, [*map(sm_number, gpu_names)]
     )
-    _require_types(gpu_names, types, export_path)
-    platform = BuildPlatform(backend, "", gpu_names, lowering_named(lowering_name), False)
-    _require_expert_layer(platform, export_path)
+    _require_types(gpu_names, exported)
+    platform = BuildPlatform(backend, "", gpu_names, lowering_named(exported.lowering), False)
+    _require_variant(platform, exported)
     return platform
 
 
@@ -87,24 +107,26 @@ def _check(options: BackendOptions) -> None:
         )
 
 
-def _require_types(gpus: Sequence[str], types: Collection[str], export_path: str) -> None:
+def _require_types(gpus: Sequence[str], exported: ExportedGraphs) -> None:
     """Raise ``UsageError`` for GPUs that do not support the types of the export."""
-    unsupported = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := why_unsupported(sm_number(gpu), kind))]
-    if unsupported:
+    reasons = [(gpu, why_unsupported(sm_number(gpu), kind)) for gpu in gpus for kind in exported.types]
+    if unsupported := [f"{gpu}: {why}" for gpu, why in reasons if why]:
         raise UsageError(
-            f"the export at {export_path} cannot be built for {', '.join(gpus)}",
+            f"the export at {exported.path} cannot be built for {', '.join(gpus)}",
             why="; ".join(dict.fromkeys(unsupported)),
             fix="export again with another --precision",
         )
 
 
-def _require_expert_layer(platform: BuildPlatform, export_path: str) -> None:
-    """Raise ``UsageError`` if the export has TensorRT's layer for routed experts, and no version has it on the GPUs."""
+def _require_variant(platform: BuildPlatform, exported: ExportedGraphs) -> None:
+    """Raise ``UsageError`` if the graphs are those for GPUs with TensorRT's expert layer, and the GPUs are others."""
     newest = export_form([*map(sm_number, platform.gpus)]) if platform.backend == "tensorrt" else TENSORRT.name
     if platform.lowering.has_expert_layer and not lowering_named(newest).has_expert_layer:
         raise UsageError(
-            f"the export at {export_path} is for other GPUs (its lowering is {platform.lowering})",
-            why=f"{platform.title} has no layer for routed experts on {', '.join(platform.gpus)}",
+            f"the export at {exported.path} is for other GPUs (its lowering is {platform.lowering})",
+            why=f"{platform.title} has no layer for routed experts on {', '.join(platform.gpus)}"
+            if exported.has_expert_layer
+            else f"these graphs were made for TensorRT on {', '.join(map(sm_name, MOE_LAYER_SMS))}",
             fix=f"export again with `--for tensorrt --gpu {platform.gpus[0]}`",
         )
 

@@ -25,7 +25,7 @@ from ...console.progress_lines import Bytes
 from ...request.build_plan import BuildPlan
 from ...store.destination import EXPORT
 from ...store.publish import Assembly
-from ...tensorrt.graph_record import to_record
+from ...tensorrt.graph_record import read_record, to_record
 from ...tensorrt.preflight import graph_of
 from ..engine_manifest import engine_manifest
 from ..graph_account import GraphAccount
@@ -73,6 +73,14 @@ class ExportFolder:
             name: sum(entry.size for file, entry in self.files.items() if file.startswith(f"{name}/{MODEL}"))
             for name in self.record.manifest.parts
         }
+
+    def has_expert_layer(self) -> bool:
+        """Return True if a graph has TensorRT's layer for routed experts. Raises ``EnvironmentProblem``."""
+        if not LOWERINGS[self.record.manifest.backend.lowering].has_expert_layer:
+            return False
+        folders = [self.path / name for name in self.record.manifest.parts]
+        graphs = [read_record(folder / GRAPH, folder / MODEL) for folder in folders]
+        return any(node.op_type == "TRT_MoE" for graph in graphs for node in graph.nodes)
 
     def check(self, progress: Progress) -> None:
         """Compare every file with its hash. Raises ``EnvironmentProblem``."""

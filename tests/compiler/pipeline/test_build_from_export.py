@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.compiler.hardware.machine import Machine, inspect_machine
-from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD
+from peagle.compiler.pipeline.export_folder.build_record import GRAPH, RECORD, read_export
 from peagle.compiler.resources import check
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
@@ -207,6 +208,20 @@ def test_an_export_for_plain_decoding_takes_no_drafts(cli: Run, exported: Path, 
         "  fix: omit the option, or export again with --num-speculative-tokens 4\n"
     ) in done.err
     assert not (tmp_path / "engine").exists()
+
+
+def test_the_expert_layer_of_an_export_is_found_in_its_graphs(exported: Path) -> None:
+    """The lowering of an export for a B200 has the layer, even if the model needs none."""
+    export = read_export(exported)
+    manifest = export.record.manifest
+    manifest = replace(manifest, backend=replace(manifest.backend, lowering="tensorrt-sm100"))
+    for_b200 = replace(export, record=replace(export.record, manifest=manifest))
+    assert not for_b200.has_expert_layer()
+    graph = exported / "target" / GRAPH
+    content = json.loads(graph.read_text())
+    content["nodes"][-1]["op_type"] = "TRT_MoE"
+    graph.write_text(json.dumps(content))
+    assert for_b200.has_expert_layer()
 
 
 def test_build_does_not_replace_its_own_export(cli: Run, exported: Path) -> None:

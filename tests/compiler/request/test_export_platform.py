@@ -6,11 +6,13 @@ import pytest
 
 from peagle.compiler.hardware.machine import LocalGpu, Machine
 from peagle.compiler.request import export_platform
-from peagle.compiler.request.export_platform import planned_platform, platform_of_export
+from peagle.compiler.request.export_platform import ExportedGraphs, planned_platform, platform_of_export
 from peagle.compiler.request.request import BackendOptions
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
-WITH_LAYER, DENSE = "tensorrt-sm100", "tensorrt"
+WITH_LAYER = ExportedGraphs("an-export", "tensorrt-sm100", has_expert_layer=True)
+DENSE = ExportedGraphs("an-export", "tensorrt")
+DENSE_FOR_B200 = ExportedGraphs("an-export", "tensorrt-sm100")  # without routed experts, or with these in MXFP4
 
 
 @pytest.fixture
@@ -21,20 +23,26 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("machine", "form"),
-    [((100, "11.0.0"), WITH_LAYER), ((103, "11.0.0"), WITH_LAYER), ((100, "10.15.1"), DENSE), ((90, "10.15.1"), DENSE)],
+    ("machine", "exported"),
+    [
+        ((100, "11.0.0"), WITH_LAYER),
+        ((103, "11.0.0"), WITH_LAYER),
+        ((100, "10.15.1"), DENSE),
+        ((90, "10.15.1"), DENSE),
+        ((100, "10.15.1"), DENSE_FOR_B200),
+    ],
     indirect=["machine"],
 )
 @pytest.mark.usefixtures("machine")
-def test_export_is_built_in_its_own_form(form: str) -> None:
-    assert platform_of_export(BackendOptions(), form, (), (), "an-export").lowering.name == form
+def test_export_is_built_in_its_own_form(exported: ExportedGraphs) -> None:
+    assert platform_of_export(BackendOptions(), exported).lowering.name == exported.lowering
 
 
 @pytest.mark.parametrize("machine", [(100, "10.15.1"), (103, "10.16.0")], indirect=True)
 @pytest.mark.usefixtures("machine")
 def test_export_for_this_gpu_with_an_older_tensorrt_is_refused_with_an_upgrade() -> None:
     with pytest.raises(EnvironmentProblem, match="needs TensorRT 11 or newer") as caught:
-        platform_of_export(BackendOptions(), WITH_LAYER, (), (), "an-export")
+        platform_of_export(BackendOptions(), WITH_LAYER)
     assert "no layer for routed experts" in caught.value.why
     assert "pip install --upgrade 'tensorrt>=11,<12'" in caught.value.fix
     assert "--experts dense" in caught.value.fix
@@ -42,19 +50,31 @@ def test_export_for_this_gpu_with_an_older_tensorrt_is_refused_with_an_upgrade()
 
 @pytest.mark.parametrize("machine", [(90, "10.15.1"), (90, "11.0.0")], indirect=True)
 @pytest.mark.usefixtures("machine")
-def test_export_for_other_gpus_is_refused_with_an_export_for_this_one_whatever_the_version() -> None:
+@pytest.mark.parametrize(
+    ("exported", "why"),
+    [
+        (WITH_LAYER, "TensorRT has no layer for routed experts on sm_90"),
+        (DENSE_FOR_B200, "these graphs were made for TensorRT on sm_100, sm_103, sm_110"),
+    ],
+    ids=["layer", "dense"],
+)
+def test_export_for_other_gpus_is_refused_with_an_export_for_this_one_whatever_the_version(
+    exported: ExportedGraphs, why: str
+) -> None:
     with pytest.raises(UsageError, match="is for other GPUs") as caught:
-        platform_of_export(BackendOptions(), WITH_LAYER, (), (), "an-export")
+        platform_of_export(BackendOptions(), exported)
+    assert caught.value.why == why
     assert caught.value.fix == "export again with `--for tensorrt --gpu sm_90`"
 
 
-@pytest.mark.parametrize(("gpu", "refused"), [("b200", False), ("b300", False), ("h200", True), ("rtx-5090", True)])
-def test_plan_for_another_machine_needs_only_its_gpu(gpu: str, refused: bool) -> None:
-    arguments = (BackendOptions(gpus=(gpu,)), WITH_LAYER, (), (), "an-export")
-    if refused:
+@pytest.mark.parametrize("gpu", ["b200", "b300", "h200", "rtx-5090"])
+@pytest.mark.parametrize("exported", [WITH_LAYER, DENSE_FOR_B200], ids=["layer", "dense"])
+def test_plan_for_another_machine_needs_only_its_gpu(gpu: str, exported: ExportedGraphs) -> None:
+    options = BackendOptions(gpus=(gpu,))
+    if gpu in ("h200", "rtx-5090"):
         with pytest.raises(UsageError, match="is for other GPUs"):
-            planned_platform(*arguments)
+            planned_platform(options, exported)
     else:
-        platform = planned_platform(*arguments)
+        platform = planned_platform(options, exported)
         assert platform is not None
-        assert platform.lowering.name == WITH_LAYER
+        assert platform.lowering.name == exported.lowering
