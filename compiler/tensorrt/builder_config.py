@@ -10,21 +10,30 @@ from typing import Any
 from ...engines.folder.records import Profile
 from ...plugins.errors import REPORT, BuildError, EnvironmentProblem
 from ..hardware.gpus import sm_number
+from .callbacks import Log
 from .lowered_graph import Value
 from .node_rules import dim_at, profile_sizes
 from .preflight import Survey
 from .worker_protocol import PlanRequest
 
 
-def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> Any:
-    """Configure a builder for ``request``. Raises ``EnvironmentProblem`` if this TensorRT lacks a feature."""
+def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest, log: Log) -> Any:
+    """Configure a builder for ``request``.
+
+    Raises ``EnvironmentProblem`` if this TensorRT lacks a feature, ``BuildError`` if it refuses a profile.
+    """
     config = builder.create_builder_config()
     if request.product == "tensorrt-rtx":
         _set_targets(trt, config, request)
         # TensorRT-RTX captures an engine in a CUDA graph only if it allocates no memory itself.
         config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "plans that a CUDA graph can run"))
     for profile in request.profiles:
-        config.add_optimization_profile(_profile(builder, survey, profile))
+        if config.add_optimization_profile(_profile(builder, survey, profile)) < 0:
+            raise BuildError(
+                f"TensorRT refuses the profile {profile.name!r} of {survey.graph.path}",
+                why=log.last() or "TensorRT gave no reason",
+                fix=REPORT,
+            )
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if request.workspace_bytes is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, request.workspace_bytes)

@@ -76,7 +76,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     notes = cast_mismatched_types(request.product, parsed, request.graph)
     require_layers(parsed.layers, request.layers)
     products = of_network(trt, parsed.network)
-    config = configure(trt, builder, surveyed, request)
+    config = configure(trt, builder, surveyed, request, log)
     notes += load_timings(request, config)
     progress = monitor(trt, channel.done, STEPS)
     config.progress_monitor = progress

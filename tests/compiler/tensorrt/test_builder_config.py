@@ -1,12 +1,18 @@
-"""The timing cache, with TensorRT's own objects; TensorRT-RTX still has them, though they do nothing there."""
+"""Profiles, and the timing cache with TensorRT's own objects: TensorRT-RTX has them, though they do nothing there."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tests.compiler.tensorrt.small import in_child
+from peagle.compiler.tensorrt.builder_config import configure
+from peagle.compiler.tensorrt.callbacks import Log
+from peagle.compiler.tensorrt.lowered_graph import LoweredGraph
+from peagle.compiler.tensorrt.preflight import Survey
+from peagle.plugins.errors import BuildError
+from tests.compiler.tensorrt.small import in_child, request
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 
@@ -40,6 +46,22 @@ def test_timings_are_cached_for_the_next_build(tmp_path: Path) -> None:
 def test_tensorrt_rtx_has_no_timing_cache(tmp_path: Path) -> None:
     assert in_child(_TIMINGS, str(tmp_path / "cache"), "tensorrt-rtx") == "[]\n[]\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_profile_ends_the_build_with_the_reason_in_the_log(tmp_path: Path) -> None:
+    """Without it, the engine would have fewer profiles, and a pass would run with another one."""
+    log, profile, asked = Log(), mock.Mock(), request(tmp_path / "model.onnx", product="tensorrt")
+
+    def add_optimization_profile(profile: object) -> int:
+        log.add(1, "profile is not valid")
+        return -1
+
+    config = mock.Mock(add_optimization_profile=add_optimization_profile)
+    builder = mock.Mock(create_builder_config=lambda: config, create_optimization_profile=lambda: profile)
+    survey = Survey(LoweredGraph(asked.graph, (), (), (), frozenset(), 0), {}, {}, ())
+    with pytest.raises(BuildError, match="TensorRT refuses the profile 'verify'") as caught:
+        configure(mock.Mock(), builder, survey, asked, log)
+    assert caught.value.why == "profile is not valid"
 
 
 def test_unsaved_timings_are_a_warning(tmp_path: Path) -> None:
