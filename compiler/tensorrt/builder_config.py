@@ -65,10 +65,13 @@ def save_timings(request: PlanRequest, config: Any) -> list[str]:
     path = request.timing_cache
     if path is None or request.product == "tensorrt-rtx":
         return []
+    cache = config.get_timing_cache()
+    if cache is None:  # TensorRT accepted neither the old cache nor a new one
+        return [f"the timing cache {path} was not written: TensorRT used none"]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_bytes(bytes(config.get_timing_cache().serialize()))
+        temporary.write_bytes(bytes(cache.serialize()))
         temporary.replace(path)
     except OSError as error:  # the plan is done; only the next build takes longer
         with suppress(OSError):

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from peagle.compiler.tensorrt.builder_config import configure
+from peagle.compiler.tensorrt.builder_config import configure, load_timings, save_timings
 from peagle.compiler.tensorrt.callbacks import Log
 from peagle.compiler.tensorrt.lowered_graph import LoweredGraph
 from peagle.compiler.tensorrt.preflight import Survey
@@ -67,3 +67,12 @@ def test_a_refused_profile_ends_the_build_with_the_reason_in_the_log(tmp_path: P
 def test_unsaved_timings_are_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert "could not be written" in in_child(_TIMINGS, str(tmp_path / "file" / "cache"), "tensorrt")
+
+
+def test_a_build_without_a_timing_cache_is_a_warning(tmp_path: Path) -> None:
+    """The plan is done by then."""
+    asked = request(tmp_path / "model.onnx", product="tensorrt", timing_cache=tmp_path / "cache")
+    config = mock.Mock(set_timing_cache=lambda *_, **__: False, get_timing_cache=lambda: None)
+    assert len(load_timings(asked, config)) == 1
+    assert save_timings(asked, config) == [f"the timing cache {tmp_path / 'cache'} was not written: TensorRT used none"]
+    assert list(tmp_path.iterdir()) == []
