@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import mmap
 import re
@@ -41,7 +42,7 @@ class Runtime:
 
     def __init__(self, trt: Any, device: Device, profiler: Profiler | None = None) -> None:
         self.trt, self.device, self.profiler = trt, device, profiler
-        self._logger = _logger(trt)
+        self._logger = _logger(trt.ILogger)
         self._runtime = trt.Runtime(self._logger)
 
     def load(self, path: Path, name: str, part: Part) -> Plan:
@@ -91,19 +92,23 @@ class Runtime:
         return " | ".join(reasons) or "TensorRT gave no reason"
 
 
-def _logger(trt: Any) -> Any:
-    """Return a logger that keeps the last errors, since TensorRT's calls fail without a reason, and logs warnings."""
+@functools.cache
+def _logger(base: Any) -> Any:
+    """Return the logger of a product, one for all engines: it keeps the last errors, and logs warnings.
 
-    class Messages(trt.ILogger):
+    TensorRT's calls fail without a reason. It keeps the first logger of a process, which must outlive that engine.
+    """
+
+    class Messages(base):
         def __init__(self) -> None:
             super().__init__()
             self.messages: deque[str] = deque(maxlen=4)
 
         def log(self, severity: Any, message: str) -> None:
             """Handle a message; TensorRT calls this from any thread."""
-            if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
+            if severity in (base.Severity.ERROR, base.Severity.INTERNAL_ERROR):
                 self.messages.append(message.strip())
-            elif severity == trt.ILogger.Severity.WARNING:
+            elif severity == base.Severity.WARNING:
                 _LOG.warning("TensorRT: %s", message.strip())
 
     return Messages()

@@ -428,7 +428,14 @@ def test_warnings_of_tensorrt_are_logged(caplog: pytest.LogCaptureFixture) -> No
     assert ("peagle.tensorrt", logging.WARNING, "TensorRT: an engine plan file from another device") in (
         caplog.record_tuples
     )
-    assert not logger.messages, "a warning is not the reason of a failure"
+    assert "an engine plan file from another device" not in logger.messages, "it is not the reason of a failure"
+
+
+def test_the_first_logger_outlives_its_engine() -> None:
+    """TensorRT keeps a pointer to it; a second engine that brings another one would leave that pointer dangling."""
+    devices = HostDevice(), HostDevice()
+    first, second = (Runtime(stand_in(device), device)._logger for device in devices)
+    assert first is second
 
 
 def test_plan_of_another_graph_is_rejected(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
