@@ -21,6 +21,7 @@ _DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {
     "tensorrt-rtx": ("tensorrt-rtx",),
 }
 _PACKAGES = ("peagle-compile", "onnxruntime", "tensorrt", "tensorrt-rtx", "numpy")  # that determine what an engine says
+_PATIENCE = 30  # seconds; without persistence mode, the driver first initializes every GPU
 _FIELDS = ("name", "compute_cap", "uuid", "memory.total", "driver_version")
 
 
@@ -42,10 +43,19 @@ class LocalGpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPUs, and the installed TensorRT products with their versions."""
+    """The GPUs, and the installed TensorRT products with their versions.
+
+    ``gpu_problem`` is the reason if the GPUs are unknown.
+    """
 
     gpus: tuple[LocalGpu, ...] = ()
     products: Mapping[str, str] = field(default_factory=dict)
+    gpu_problem: str = ""
+
+    @property
+    def why_no_gpu(self) -> str:
+        """The reason why there are no ``gpus``."""
+        return self.gpu_problem or "there is no NVIDIA GPU"
 
     @property
     def sms(self) -> tuple[int, ...]:
@@ -64,7 +74,8 @@ class Machine:
 def inspect_machine() -> Machine:
     """Inspect this machine through its driver and its packages; changes nothing and does not load TensorRT."""
     products = {str(product): number for product in _MODULES if (number := _product_version(product))}
-    return Machine(_local_gpus(), products)
+    gpus, problem = _local_gpus()
+    return Machine(gpus, products, problem)
 
 
 def processor_name() -> str:
@@ -102,18 +113,20 @@ def _product_version(product: Product) -> str:
     return next(filter(None, map(_installed, _DISTRIBUTIONS[product])), "unknown")
 
 
-def _local_gpus() -> tuple[LocalGpu, ...]:
-    """Return the GPUs available to this process; none without a driver."""
+def _local_gpus() -> tuple[tuple[LocalGpu, ...], str]:
+    """Return the GPUs available to this process, none without a driver; and the reason if they are unknown."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not shutil.which("nvidia-smi") or (visible is not None and visible.strip() in ("", "-1")):
-        return ()
+        return (), ""
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
     command += ["-i", visible] if visible else []
     try:
-        text = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        text = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True).stdout
+    except subprocess.TimeoutExpired:
+        return (), f"the GPUs are unknown, because nvidia-smi did not answer within {_PATIENCE} seconds"
     except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(gpu for line in text.splitlines() if (gpu := _local_gpu(line)))
+        return (), ""
+    return tuple(gpu for line in text.splitlines() if (gpu := _local_gpu(line))), ""
 
 
 def _local_gpu(line: str) -> LocalGpu | None:

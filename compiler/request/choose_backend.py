@@ -43,7 +43,7 @@ def choose_backend(
     ``model`` is the name used in errors. Without a request, the backend is TensorRT on a machine with a data center GPU
     and TensorRT, and ONNX Runtime on a machine without a GPU that TensorRT supports. On any other machine the user has
     to choose. Raises ``UsageError`` in that case and for what no machine can build, and ``EnvironmentProblem``, with
-    alternatives, for what this machine lacks.
+    alternatives, for what this machine lacks, or if its GPUs are unknown.
     """
     BackendOptions(requested).check_known()
     gpu_names = sm_names(gpus)
@@ -62,6 +62,12 @@ def _choose(precision: str | None, gpu_names: tuple[str, ...], machine: Machine,
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision in _cpu_alone():
         return _onnxruntime(precision, gpu_names, unsupported_reason(precision, tensorrt=True))
+    if machine.gpu_problem and not gpu_names:
+        raise EnvironmentProblem(
+            "no --backend was given, and the choice depends on the GPUs of this machine",
+            why=machine.gpu_problem,
+            fix="run `nvidia-smi` to see what is wrong, or use --backend onnxruntime to build for the CPU",
+        )
     if not gpu_names and not ready and (precision is None or kernels_of(precision)):
         if supported := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
             raise _undecided(supported[0], machine)
@@ -167,7 +173,7 @@ def _cannot(
     """Return the error that lists what a build with TensorRT lacks here, and the alternatives."""
     missing = []
     if not machine.gpus:
-        missing.append("there is no NVIDIA GPU")
+        missing.append(machine.why_no_gpu)
     elif gpu_names and not set(gpu_names) <= {sm_name(sm) for sm in machine.sms}:
         missing.append(f"the GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(gpu_names)}")
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):

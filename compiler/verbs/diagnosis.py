@@ -146,7 +146,7 @@ def _tensorrt(
     )
     if not cannot_run and not supported:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)
-        cannot_run = f"{product} does not support {architectures}" if architectures else "there is no NVIDIA GPU"
+        cannot_run = f"{product} does not support {architectures}" if architectures else machine.why_no_gpu
     return Ability(
         product, installed or cannot_trace or cannot_plan, cannot_plan, cannot_run, support(product, machine)
     )

@@ -33,7 +33,7 @@ def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
         lowering = CPU if _has_compiler() else ORT
         return tuple(_on_cpu(name, lowering) for name in RECIPES)
     sms = RTX_SMS if backend == "tensorrt-rtx" else tuple(sorted(set(machine.sms)))
-    return tuple(_on_gpus(name, sms) for name in RECIPES)
+    return tuple(_on_gpus(name, sms, machine.why_no_gpu) for name in RECIPES)
 
 
 def _has_compiler() -> bool:
@@ -51,9 +51,9 @@ def _on_cpu(precision: str, lowering: Lowering) -> PrecisionSupport:
     return PrecisionSupport(precision, (), is_emulated_format(precision) and not cannot, cannot)
 
 
-def _on_gpus(precision: str, sms: Sequence[int]) -> PrecisionSupport:
+def _on_gpus(precision: str, sms: Sequence[int], why_none: str) -> PrecisionSupport:
     if precision not in available(TENSORRT):
         return PrecisionSupport(precision, (), False, unsupported_reason(precision, tensorrt=True))
     supported = tuple(sm_name(sm) for sm in sms if not why_unsupported(sm, precision))
-    cannot = "" if supported else why_unsupported(sms[-1], precision) if sms else "there is no NVIDIA GPU"
+    cannot = "" if supported else why_unsupported(sms[-1], precision) if sms else why_none
     return PrecisionSupport(precision, supported, False, cannot)

@@ -256,3 +256,24 @@ def test_the_driver_s_list_is_understood(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert inspect_machine().gpus == found
+
+
+def test_gpus_of_a_driver_that_does_not_answer_are_unknown_not_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The CPU is not chosen for a machine whose GPU may only be slow to start."""
+    script = tmp_path / "nvidia-smi"
+    script.write_text("#!/bin/sh\nexec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("peagle.compiler.hardware.machine._PATIENCE", 0.1)
+    machine = inspect_machine()
+    problem = "the GPUs are unknown, because nvidia-smi did not answer within 0.1 seconds"
+    assert (machine.gpus, machine.why_no_gpu) == ((), problem)
+    for requested in (None, "tensorrt"):
+        with pytest.raises(EnvironmentProblem) as caught:
+            choose_backend(requested, None, (), machine)
+        assert problem in caught.value.why
+    assert choose_backend("onnxruntime", None, (), machine).backend == "onnxruntime"
+    assert Machine().why_no_gpu == "there is no NVIDIA GPU"
