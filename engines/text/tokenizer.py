@@ -23,6 +23,7 @@ from .tokenizer_limits import (
 
 _FIX = "use the tokenizer.json that belongs to the model"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
+_CHANGED = "Invalid prefix encountered"  # error of a stream if a token changes text before it
 _CUT_TOKENS = 64  # how many tokens after a cut may differ from those of the uncut text
 
 
@@ -179,9 +180,14 @@ class Tokenizer:
         token = None if self.is_added(token_id) else self._tokenizer.id_to_token(token_id)
         if token and "ByteLevel" in self._decoders and all(letter in _bytes_of_letters() for letter in token):
             return bytes(_bytes_of_letters()[letter] for letter in token)
-        if token and "ByteFallback" in self._decoders and (code := _BYTE.fullmatch(token)):
-            return bytes.fromhex(code[1])
-        return self.piece(token_id).encode()
+        return self._fallback_byte(token_id) or self.piece(token_id).encode()
+
+    def _fallback_byte(self, token_id: int) -> bytes:
+        """Return the byte of a token like ``<0x0A>``, which is part of a character; nothing for other tokens."""
+        if "ByteFallback" not in self._decoders or self.is_added(token_id):
+            return b""
+        code = _BYTE.fullmatch(self._tokenizer.id_to_token(token_id) or "")
+        return bytes.fromhex(code[1]) if code else b""
 
     def text_bytes_of(self, token_id: int) -> bytes:
         """Return the bytes that a single id adds to the text of ``decode``: none if it is a special token."""
@@ -215,27 +221,58 @@ class Tokenizer:
         tokenizer drops that.
         """
         stream = TokenStream(self._tokenizer, shows_special=shows_special)
+        if after is not None and self._trims_start and self._fallback_byte(after):
+            after = self._word  # the byte could be part of a character, which is not the answer's
         if after is not None and self._trims_start:
             stream.push(after)
         return stream
 
+    @cached_property
+    def _word(self) -> int | None:
+        """The first id with text of its own, if there is one."""
+        ids = range(self._limits.largest + 1)
+        words = (each for each in ids if not self.is_added(each) and not self._fallback_byte(each))
+        return next((each for each in words if self._decoded([each], skips_special=True)), None)
+
 
 class TokenStream:
-    """Incremental decoding: an id may give no text yet (part of a character) or several characters."""
+    """Incremental decoding: an id may give no text yet (part of a character) or several characters.
+
+    Each byte that is not part of a character becomes U+FFFD. ``decode`` also replaces the whole characters in the same
+    run of byte tokens (``<0x0A>``); a stream has returned those before it, and keeps them.
+    """
 
     def __init__(self, tokenizer: Any, *, shows_special: bool) -> None:
+        self._tokenizer, self._shows_special = tokenizer, shows_special
+        self._unshown: list[int] = []  # the last ids, which have given no text yet
+        self._begin()
+
+    def _begin(self) -> None:
         from tokenizers.decoders import DecodeStream
 
-        self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=not shows_special)
+        self._stream = DecodeStream(skip_special_tokens=not self._shows_special)
 
     def push(self, token_id: int) -> str:
         """Return the text that ``token_id`` completes, possibly empty. Raises ``EnvironmentProblem``."""
+        self._unshown.append(token_id)
         try:
-            return self._stream.step(self._tokenizer, token_id) or ""
+            text = self._completed(token_id)
         except BaseException as error:
             if not is_library_fault(error):
                 raise
             raise _undecodable(error) from error
+        if text:
+            self._unshown.clear()
+        return text
+
+    def _completed(self, token_id: int) -> str:
+        try:
+            return self._stream.step(self._tokenizer, token_id) or ""
+        except Exception as error:  # the library has no type for it
+            if _CHANGED not in str(error):
+                raise
+        self._begin()
+        return "".join(self._stream.step(self._tokenizer, each) or "" for each in self._unshown)
 
 
 @cache

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import itertools
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from peagle.engines import PromptTooLong
 from peagle.engines.text import tokenizer as module
@@ -19,6 +23,9 @@ from peagle.plugins.errors import EnvironmentProblem, UsageError
 from tests.tokenizer_files import PADDING, PANICS, TEXT, TEXT_AND_TEXT, TRUNCATION, byte_level, inserting
 
 CODE = "def add(a, b):\n    return a + b  # caf\u00e9 \u4e2d\u6587 \U0001f600"
+PIECES = ("<unk>", "\u2581", "\u2581Once", "\u2581upon", "!", "<0xC3>", "<0xA9>")
+# No tokenizer of this kind encodes a space as a byte; a decoder would drop it at the start of a text.
+BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256) if byte != 0x20}
 Make = Callable[..., Tokenizer]
 
 
@@ -60,14 +67,14 @@ def test_encoding_is_deterministic(make: Make) -> None:
     assert make(model=content | {"dropout": 1.0}).encode("a" * 9) == make(model=content).encode("a" * 9)
 
 
-def _sentence_pieces(folder: Path, decoder: Any) -> Tokenizer:
+def _sentence_pieces(folder: Path, decoder: Any, tokens: Sequence[str] = PIECES) -> Tokenizer:
     """A tokenizer in the manner of Llama 2 and Mistral."""
+    from tokenizers import AddedToken, models
     from tokenizers import Tokenizer as Library
-    from tokenizers import models
 
-    tokens = ("<unk>", "\u2581", "\u2581Once", "\u2581upon", "!", "<0xC3>", "<0xA9>")
     library = Library(models.BPE({token: at for at, token in enumerate(tokens)}, [], byte_fallback=True))
     library.decoder = decoder
+    library.add_special_tokens([AddedToken(token) for token in tokens if token == "<s>"])
     library.save(str(folder / "tokenizer.json"))
     return Tokenizer(folder)
 
@@ -76,7 +83,11 @@ def _decoders() -> list[Any]:
     from tokenizers import decoders
 
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    return [decoders.Sequence(steps), decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])]
+    return [
+        decoders.Sequence(steps),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
+        decoders.Sequence(steps[:3]),  # in the manner of Gemma: keeps the space at the start of a text
+    ]
 
 
 @pytest.mark.parametrize("at", range(2))
@@ -88,6 +99,57 @@ def test_text_after_a_prompt_keeps_the_space_before_its_first_word(tmp_path: Pat
         assert "".join(map(stream.push, (3, 2, 4))) == text
     assert [tokenizer.piece(token) for token in (1, 2, 4, 5)] == [" ", " Once", "!", "\ufffd"]
     assert [tokenizer.bytes_of(token) for token in (1, 2, 4, 5, 6)] == [b" ", b" Once", b"!", b"\xc3", b"\xa9"]
+
+
+def _of_run(run: bytes) -> str:
+    """The text of a run of byte tokens: the characters before the first invalid byte, and U+FFFD for each other."""
+    for end in range(len(run), 0, -1):
+        with contextlib.suppress(UnicodeDecodeError):
+            text, rest = run[:end].decode(), len(run) - end
+            if not rest or not text.endswith("\ufffd"):  # else it was held back, because it may be part of a character
+                return text + "\ufffd" * rest
+    return "\ufffd" * len(run)
+
+
+def _streamed(tokens: Sequence[str], *, shows_special: bool) -> str:
+    text, run = "", b""
+    for token in tokens:
+        run += BYTES.get(token, b"")
+        if token not in BYTES and (token != "<s>" or shows_special):
+            text, run = text + _of_run(run) + token.replace("\u2581", " "), b""
+    return text + _of_run(run)
+
+
+_CHARACTERS = ["\n", "\u00e9", "\u4e2d", "\U0001f600", "\ufffd"]
+_BYTE_TOKENS = st.sampled_from([f"<0x{byte:02X}>" for text in _CHARACTERS for byte in text.encode()] + [*BYTES])
+_WHOLE = st.sampled_from([[f"<0x{byte:02X}>" for byte in text.encode()] for text in _CHARACTERS])
+_OTHERS = st.sampled_from([[token] for token in (*PIECES[1:5], "<s>")])
+_TOKENS = st.lists(_WHOLE | st.lists(_BYTE_TOKENS, max_size=4) | _OTHERS)
+
+
+@pytest.fixture(scope="module")
+def byte_fallbacks(tmp_path_factory: pytest.TempPathFactory) -> list[Tokenizer]:
+    tokens = (*PIECES[:5], "<s>", *BYTES)
+    return [_sentence_pieces(tmp_path_factory.mktemp("pieces"), decoder, tokens) for decoder in _decoders()]
+
+
+@given(at=st.integers(0, 2), parts=_TOKENS, after=st.none() | _BYTE_TOKENS | st.just("!"), shows_special=st.booleans())
+@example(at=0, parts=[["!"], ["<0x0A>", "<0xF0>", "<0x9F>"]], after=None, shows_special=False)
+@example(at=2, parts=[["!"], ["<0xC3>", "<0xA9>", "<0xC3>"]], after=None, shows_special=False)
+@example(at=0, parts=[["<0xA9>"]], after="<0xC3>", shows_special=False)
+@example(at=1, parts=[["<0xF0>"]], after="<0x0A>", shows_special=False)
+def test_bytes_that_form_no_character_do_not_end_a_stream(
+    byte_fallbacks: list[Tokenizer], at: int, parts: list[list[str]], after: str | None, shows_special: bool
+) -> None:
+    tokenizer, tokens = byte_fallbacks[at], [*itertools.chain(*parts), "!"]
+    vocabulary = json.loads(tokenizer.as_json())["model"]["vocab"]
+    stream = tokenizer.stream(after=None if after is None else vocabulary[after], shows_special=shows_special)
+    wanted = _streamed(tokens, shows_special=shows_special)
+    if after is None and at < 2:
+        wanted = wanted.removeprefix(" ")
+    assert "".join(stream.push(vocabulary[token]) for token in tokens) == wanted
+    if after is None and not shows_special and "\ufffd" not in wanted:
+        assert tokenizer.decode([vocabulary[token] for token in tokens]) == wanted
 
 
 def test_bytes_of_tokens_form_the_text(make: Make) -> None:
