@@ -157,6 +157,11 @@ def run(session: Any, binding: Any) -> None:
 
 
 def run_for_logits(session: Any, binding: Any) -> np.ndarray:
-    """Run the target once over its bound arrays and return the logits, f32 [B,E,V]."""
+    """Run the target once over its bound arrays and return the logits, f32 [B,E,V], the last output of ``binding``.
+
+    Their memory is freed with the array: the bindings of all shapes together would hold gigabytes.
+    """
     run(session, binding)
-    return np.asarray(binding.get_outputs()[-1].numpy())
+    logits = np.asarray(binding.get_outputs()[-1].numpy())
+    binding.bind_output(LOGITS)
+    return logits

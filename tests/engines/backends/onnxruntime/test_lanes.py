@@ -139,6 +139,25 @@ def test_repeated_prompt_widths_reuse_bindings_and_keep_texts_apart(
     assert len(bound) == (2 if k else 1)  # the target's, and the drafter's
 
 
+@pytest.mark.parametrize("lowering", ["cpu", "another"])
+def test_bound_shapes_keep_no_logits(folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits are large, and every shape of a pass stays bound."""
+    monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
+    loaded = Engine.load(folder, max_batch_size=3, threads=1)
+    bound, run = dict[int, Any](), loaded_graphs.run_for_logits
+
+    def running(session: Any, binding: Any) -> Any:
+        bound[id(binding)] = binding
+        return run(session, binding)
+
+    for module in (lanes, prompt_row):
+        monkeypatch.setattr(module, "run_for_logits", running)
+    params = [replace(each, logprobs=1, prompt_logprobs=at % 2 or None) for at, each in enumerate(MIXED)]
+    decoding(loaded, "peagle", Dice(3, K)).generate(PROMPTS, params)
+    assert len(bound) > 2 * len(PROMPTS)
+    assert not any(each.get_outputs()[-1].has_value() for each in bound.values())
+
+
 @pytest.mark.parametrize(
     ("held", "room"), [(1, 0), pytest.param(3, 0, marks=pytest.mark.slow), (3, 1 << 20), (64, 1 << 20)]
 )
