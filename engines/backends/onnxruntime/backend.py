@@ -156,6 +156,7 @@ class OnnxRuntimeBackend:
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         with phase(self._profiler, IN_PREFILL):
             steps(lanes, k)
+        row.forget_choice()
         self._first = lanes.emission() if chunk.is_last else None
         self._lanes.has_read(slot, chunk)
 

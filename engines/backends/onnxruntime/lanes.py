@@ -57,7 +57,7 @@ class RowGroup:
         self.first, self.max_held = first, max_held
         self.target = PassArrays(_TARGETS, rows, columns, emitted, sessions)
         self._of_drafters = first, rows, max_held + 2 * emitted, emitted
-        self.policies: list[SlotArrays | None] = [None] * rows  # the policy that each row of the arrays holds
+        self.policies: list[Arrays | None] = [None] * rows  # the policy that each row of the arrays holds
         self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
         self.arrays: Arrays = {}  # its arrays
         self.chains: set[int] = set()  # rows whose ancestors array, in this shape, is that of a chain
@@ -331,10 +331,11 @@ class SessionLanes:
         arrays["input_ids"][at] = window.input_ids[0, :columns]
         for name in _LENGTHS:
             arrays[name][at] = getattr(window, name)[0]
-        if group.policies[at] is not request.arrays:  # arrays of all shapes share memory, so the row stays valid
+        policy = request.arrays.policy
+        if group.policies[at] is not policy:  # arrays of all shapes share memory, so the row stays valid
             for name in POLICY:
-                arrays[name][at] = request.arrays.policy[name][0]
-            group.policies[at] = request.arrays
+                arrays[name][at] = policy[name][0]
+            group.policies[at] = policy
         first = int(window.start[0]) + window.committed
         numbers = request.arrays.numbers[first : first + emitted]
         tree = window.tree

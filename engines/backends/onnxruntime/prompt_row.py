@@ -43,6 +43,10 @@ class PromptRow:
         """Choose tokens by the policy, the numbers and the choice of ``arrays`` from now on; bindings stay valid."""
         self._slot.take(arrays)
 
+    def forget_choice(self) -> None:
+        """Drop the numbers and the choice of a request, which has ended before another one uses this row."""
+        self._slot.numbers, self._slot.choice = np.zeros(0, np.float32), None
+
     def verify(self, columns: int, emitted: int) -> None:
         """Run one target pass. Column p decides position p + 1, using the random number of that position."""
         self.held.resume_at(int(self.window.start[0]))

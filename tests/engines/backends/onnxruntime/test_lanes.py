@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.cpu import sources
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED, Dice
+from tests.garbage import collected
 from tests.models import VOCAB, Pair
 from tests.scenarios.test_rounds_of_any_k import Cycle
 
@@ -140,22 +142,31 @@ def test_repeated_prompt_widths_reuse_bindings_and_keep_texts_apart(
 
 
 @pytest.mark.parametrize("lowering", ["cpu", "another"])
-def test_bound_shapes_keep_no_logits(folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_shapes_keep_neither_logits_nor_ended_requests(
+    folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits are large, and every shape of a pass stays bound."""
     monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
     loaded = Engine.load(folder, max_batch_size=3, threads=1)
-    bound, run = dict[int, Any](), loaded_graphs.run_for_logits
+    bound, choices = dict[int, Any](), list[Any]()
+    run, admit = loaded_graphs.run_for_logits, SessionLanes.admit
 
     def running(session: Any, binding: Any) -> Any:
         bound[id(binding)] = binding
         return run(session, binding)
 
+    def admitted(me: SessionLanes, slot: int, params: Any, numbers: Any, choice: Any, *others: Any) -> None:
+        choices.append(weakref.ref(choice))
+        admit(me, slot, params, numbers, choice, *others)
+
     for module in (lanes, prompt_row):
         monkeypatch.setattr(module, "run_for_logits", running)
+    monkeypatch.setattr(SessionLanes, "admit", admitted)
     params = [replace(each, logprobs=1, prompt_logprobs=at % 2 or None) for at, each in enumerate(MIXED)]
-    decoding(loaded, "peagle", Dice(3, K)).generate(PROMPTS, params)
+    assert len(decoding(loaded, "peagle", Dice(3, K)).generate(PROMPTS, params)) == len(choices)
     assert len(bound) > 2 * len(PROMPTS)
     assert not any(each.get_outputs()[-1].has_value() for each in bound.values())
+    assert collected(lambda: not any(choice() for choice in choices))
 
 
 @pytest.mark.parametrize(
