@@ -286,6 +286,8 @@ class Loop:
                 self._scheduler.submit(request)
 
     def _ended(self, each: Request | _Call) -> None:
+        if isinstance(each, Request):
+            each.release()
         with self._room:
             self._count -= isinstance(each, Request) and each in self._in_flight
             self._in_flight.discard(each)

@@ -84,6 +84,10 @@ class Request:
             self.failure = failure
             self.transcript.abort()
 
+    def release(self) -> None:
+        """Drop what only a running request needs: a call with many prompts holds all of its requests to the end."""
+        self.choice = self.prompt_logprobs = self.drafter = None
+
     def take(self) -> Delta:
         """Return the text and tokens that can be shown since the last call."""
         delta, end = self.transcript.take(), len(self.transcript.token_ids)

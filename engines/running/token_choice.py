@@ -7,6 +7,7 @@ what was emitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -86,11 +87,7 @@ class TokenChoice:
         grammar: GrammarPath | None = None,
     ) -> None:
         """Raise ``UsageError`` if every id of the vocabulary is banned."""
-        biases, allowed = dict(params.logit_bias), params.allowed_token_ids
-        banned = np.zeros(vocab, bool) if allowed is None else np.ones(vocab, bool)
-        banned[list(allowed or ())] = False
-        banned[list(params.bad_token_ids)] = True
-        self._banned = np.flatnonzero(banned)
+        banned = _banned(params, vocab)
         self._ends = np.array(sorted(end for end in end_ids if end < vocab), np.int64)
         banned[self._ends if params.min_tokens else []] = True
         if banned.all():
@@ -98,14 +95,34 @@ class TokenChoice:
             raise UsageError(f"{options}: every token is banned", why="no token can be chosen", fix="ban fewer tokens")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
         self._changes = any(name not in _LOGPROB_OPTIONS for name in options_of(params))
+        self._penalizes_repeated = params.repetition_penalty != 1
+        self._penalizes_counts = bool(params.frequency_penalty or params.presence_penalty)
         self._grammar = grammar
         self._words = BadWords(bad_words)
+        biases = dict(params.logit_bias)
         self._biased, self._bias = np.array([*biases], np.int64), np.array([*biases.values()], np.float32)
-        self._repeated = np.zeros(vocab, bool)
-        self._repeated[list(prompt)] = True
-        self._counts = np.zeros(vocab, np.float32)
+        self._prompt, self._vocab = prompt, vocab
         self._length = 0
         self.logprobs: list[TokenLogprob] = []
+
+    # Arrays as long as the vocabulary are made for the first token: many requests may wait.
+
+    @cached_property
+    def _banned(self) -> np.ndarray:
+        """The ids that are banned throughout the text."""
+        return np.flatnonzero(_banned(self._params, self._vocab))
+
+    @cached_property
+    def _repeated(self) -> np.ndarray:
+        """Flags of the ids that are in the prompt or the text, bool [V]."""
+        repeated = np.zeros(self._vocab, bool)
+        repeated[list(self._prompt)] = True
+        return repeated
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        """Number of times that each id is in the text, f32 [V]."""
+        return np.zeros(self._vocab, np.float32)
 
     def emit(self, logits: np.ndarray, drafts: Sequence[int], uniform: np.ndarray, emitted: Sequence[int]) -> list[int]:
         """Return the tokens that a pass emits for this request.
@@ -166,11 +183,11 @@ class TokenChoice:
         if self._words:
             _ban(changed, self._words.completing())
         changed[self._biased] += self._bias
-        if params.repetition_penalty != 1:
+        if self._penalizes_repeated:
             penalty = np.float32(max(params.repetition_penalty, _MIN_PENALTY))
             penalized = np.where(changed > 0, changed / penalty, changed * penalty)
             changed = np.where(self._repeated, penalized, changed)
-        if params.frequency_penalty or params.presence_penalty:
+        if self._penalizes_counts:
             changed -= np.float32(params.frequency_penalty) * self._counts
             changed -= np.float32(params.presence_penalty) * (self._counts > 0)
         return changed
@@ -178,12 +195,23 @@ class TokenChoice:
     def _add(self, token: int, logits: np.ndarray) -> None:
         self._length += 1
         self._words.add(token)
-        self._repeated[token] = True
-        self._counts[token] += 1
+        if self._penalizes_repeated:
+            self._repeated[token] = True
+        if self._penalizes_counts:
+            self._counts[token] += 1
         if self._grammar:
             self._grammar.advance(token)
         if self._params.logprobs is not None:
             self.logprobs.append(logprob_of(token, logits, self._params.logprobs))
+
+
+def _banned(params: SamplingParams, vocab: int) -> np.ndarray:
+    """Return flags of the ids that are banned by ``bad_token_ids`` or ``allowed_token_ids``, bool [V]."""
+    allowed = params.allowed_token_ids
+    banned = np.zeros(vocab, bool) if allowed is None else np.ones(vocab, bool)
+    banned[list(allowed or ())] = False
+    banned[list(params.bad_token_ids)] = True
+    return banned
 
 
 def _ban(changed: np.ndarray, ids: Sequence[int] | np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import backend
+from peagle.engines.running.token_choice import TokenChoice
 from peagle.plugins.errors import UsageError
 from tests.models import VOCAB
 
@@ -126,6 +128,44 @@ def test_token_matches_the_formula(engine: Engine, asked: dict[str, Any]) -> Non
         after = logits[len(prompt) - 1 + at]
         assert token == by_the_book(params, prompt, output.token_ids[:at], after, ends=())
     assert output.token_ids != plain.token_ids, "the option had nothing to do"
+
+
+def _vocabulary_arrays(choice: TokenChoice) -> int:
+    arrays = (each for each in vars(choice).values() if isinstance(each, np.ndarray))
+    return sum(each.size >= VOCAB // 2 for each in arrays)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"logprobs": 0}, 0),
+        ({"repetition_penalty": 1.3}, 1),
+        ({"presence_penalty": 0.5, "logprobs": 0}, 1),
+        ({"frequency_penalty": 0.5, "repetition_penalty": 1.3, "allowed_token_ids": [1, 2, 3]}, 3),
+    ],
+)
+def test_only_running_requests_have_arrays_as_long_as_the_vocabulary(
+    engine: Engine, asked: dict[str, Any], wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call with thousands of prompts holds all of their requests until it returns."""
+    made, most = list[Any](), list[int]()
+    begin, emit = TokenChoice.__init__, TokenChoice.emit
+
+    def begun(me: TokenChoice, *args: Any) -> None:
+        made.append(weakref.ref(me))
+        begin(me, *args)
+
+    def emitted(me: TokenChoice, *args: Any) -> Any:
+        tokens = emit(me, *args)
+        most.append(sum(_vocabulary_arrays(each) for ref in made if (each := ref()) is not None))
+        return tokens
+
+    monkeypatch.setattr(TokenChoice, "__init__", begun)
+    monkeypatch.setattr(TokenChoice, "emit", emitted)
+    outputs = engine.generate([[7, at] for at in range(12)], SamplingParams(max_tokens=4, ignore_eos=True, **asked))
+    assert len(made) == 12
+    assert max(most) == 3 * wanted  # as many as run at once
+    assert all(len(each.logprobs) == (len(each.token_ids) if "logprobs" in asked else 0) for each in outputs)
 
 
 def test_text_does_not_end_before_min_tokens(engine: Engine) -> None:
