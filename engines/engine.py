@@ -258,7 +258,7 @@ class Engine:
         loaded, and for the one that the engine was loaded with.
         """
         with self._changes:
-            self._loop.misfits.forget(name, self._factory.drafters.remove(name))
+            self._loop.unload(name, self._factory.drafters.remove(name))
             return_freed_memory()
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:

@@ -22,8 +22,9 @@ from typing import Any, TypeVar
 from ..plugins.errors import EnvironmentProblem
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
+from .free_memory import return_freed_memory
 from .policy.misfit import Misfits
-from .running.request import Request
+from .running.request import Drafter, Request
 from .running.submission import wait_for
 from .scheduling.prefix_cache import PrefixCache
 from .scheduling.scheduler import Scheduler
@@ -88,6 +89,7 @@ class Loop:
         self.limit = backend.num_slots + max_queue_size
         self.slots, self._max_seq_len, self.misfits = backend.num_slots, max_seq_len, Misfits()
         self.prefix_cache_bytes = prefix_cache_bytes
+        self._unloaded: weakref.WeakSet[Drafter] = weakref.WeakSet()  # drafters that requests still use
         prefixes = PrefixCache(prefix_cache_bytes, backend.kept_bytes)
         self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(
             backend, max_seq_len, max_prefill_tokens, prefixes, self.misfits
@@ -149,6 +151,12 @@ class Loop:
         except KeyboardInterrupt:
             job.done.cancel()
             raise KeyboardInterrupt from None
+
+    def unload(self, name: str, drafter: Drafter | None) -> None:
+        """Forget a drafter that new requests cannot use. Its memory is returned when the last request with it ends."""
+        self.misfits.forget(name, drafter)
+        if drafter is not None:
+            self._unloaded.add(drafter)
 
     def close(self, *, drain: bool = False) -> None:
         """Accept no more requests, cancel the current ones or let them finish (``drain``), and wait for the thread."""
@@ -287,7 +295,10 @@ class Loop:
 
     def _ended(self, each: Request | _Call) -> None:
         if isinstance(each, Request):
+            unloaded = len(self._unloaded)
             each.release()
+            if len(self._unloaded) < unloaded:
+                return_freed_memory()
         with self._room:
             self._count -= isinstance(each, Request) and each in self._in_flight
             self._in_flight.discard(each)

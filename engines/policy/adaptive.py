@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from .acceptance_rates import AcceptanceRates, multiplied, new_rates, rates_of_all, rates_of_text
 from .drafts_per_round import ObservedRound, RoundAhead
@@ -111,7 +111,8 @@ class Adaptive:
         self._stats: dict[object, _KindStats] = {}
         self._last: _KindStats | None = None
         self._is_idle, self._wait = False, 0  # whether the last round had no drafts; rounds of ``_WAIT`` that are left
-        self._found = RoundAhead((), 0), _KindStats(start, RoundCosts([1.0], 1.0), 1)  # of the last round
+        # Of the last round, whose requests may have ended and refer to this policy.
+        self._found = ref(RoundAhead((), 0)), _KindStats(start, RoundCosts([1.0], 1.0), 1)
         self._running: list[int] = []
         self._num_counted = 0  # outcomes that rates were learned from
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
@@ -328,13 +329,13 @@ class Adaptive:
         return self._prior if method == self._of else self._guess
 
     def _stats_of(self, ahead: RoundAhead) -> _KindStats:
-        if self._found[0] is ahead:
+        if self._found[0]() is ahead:
             return self._found[1]
         methods = frozenset(row.method for row in ahead.rows)
         key = methods, ahead.busy, ahead.min_drafts, ahead.on_host
         if key not in self._stats:
             self._stats[key] = self._new_stats(ahead)
-        self._found = ahead, self._stats[key]
+        self._found = ref(ahead), self._stats[key]
         return self._stats[key]
 
     def _new_stats(self, ahead: RoundAhead) -> _KindStats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -12,13 +13,12 @@ from typing import Any
 import pytest
 
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
-from peagle.engines import Engine, EnvironmentProblem, SamplingParams, UsageError
+from peagle.engines import Engine, EnvironmentProblem, SamplingParams, UsageError, loop
 from peagle.engines.draft_options import LoadedDrafters
 from peagle.engines.folder.manifest import BUILT_IN, Manifest
 from peagle.engines.folder.records import FileEntry
 from peagle.engines.policy import misfit
 from tests.engines.mixed_requests import GREEDY
-from tests.garbage import collected
 
 CODE = "def area(width, height):\n    return"
 
@@ -106,22 +106,31 @@ def test_drafter_that_is_added_to_a_running_engine_can_be_loaded(folder: Path) -
             used(running, "late")
 
 
-def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(drafters_folder: Path) -> None:
-    with Engine.load(drafters_folder, threads=1) as engine:
+@pytest.mark.parametrize(("slots", "k"), [(1, 4), (3, "auto")])
+def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(
+    drafters_folder: Path, slots: int, k: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine.load(drafters_folder, max_batch_size=slots, threads=1) as engine:
         engine.load_drafter("twin")
-        held = weakref.ref(engine._factory.drafters._others["twin"].drafter)  # type: ignore[arg-type]
+        drafter: Any = engine._factory.drafters._others["twin"].drafter
+        held = [weakref.ref(each) for each in (drafter, drafter.caches.drafter_stacks[0].base)]
+        del drafter
+        at_return = list[list[bool]]()
+        monkeypatch.setattr(loop, "return_freed_memory", lambda: at_return.append([each() is None for each in held]))
         params = SamplingParams(max_tokens=60, ignore_eos=True)
-        first, second = (engine.submit(CODE, params, draft="twin", num_speculative_tokens=4) for _ in range(2))
-        engine.unload_drafter("twin")
-        assert held() is not None
+        texts = [engine.submit(CODE, params, draft="twin", num_speculative_tokens=k) for _ in range(4)]
+        gc.disable()  # a server would wait for its next collection
+        try:
+            engine.unload_drafter("twin")
+            assert [each() is None for each in held] == [False, False]
+            outputs = [text.result() for text in texts]
+            assert [each() is None for each in held] == [True, True]
+        finally:
+            gc.enable()
+        assert at_return == [[True, True]]
         plain = engine.generate([CODE], params, draft="none")[0]
-        for each in (first, second):
-            output = each.result()
-            assert (output.drafter, output.token_ids) == ("twin", plain.token_ids)
-            assert output.acceptance.accepted
-        del each, first, second
-        used(engine)  # by then, the loop has released its last request
-        assert collected(lambda: held() is None)
+        assert {(each.drafter, each.token_ids) for each in outputs} == {("twin", plain.token_ids)}
+        assert outputs[0].acceptance.accepted
 
 
 def test_drafters_that_cannot_be_loaded_or_unloaded_are_named(loaded: Engine, drafters_folder: Path) -> None:

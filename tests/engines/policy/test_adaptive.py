@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -414,6 +415,16 @@ def test_initial_k_without_room_is_rejected() -> None:
         Adaptive(9, MAX)
 
 
+def test_a_text_that_has_ended_is_not_kept() -> None:
+    """Texts are requests, which refer to their policy: only the cyclic garbage collector would free them."""
+    policy, text = adaptive(), Text(CODE, 0)
+    ahead = RoundAhead([RoundRow(text, "peagle-chain")], 1)
+    policy.learn(ObservedRound(ahead, policy.choose(ahead), [(4, range(2))], 0.005))
+    held = weakref.ref(text)
+    del text, ahead
+    assert held() is None
+
+
 def test_a_new_text_may_have_the_identity_of_one_that_has_ended() -> None:
     policy, others = adaptive(), list[Text]()
 
@@ -426,7 +437,6 @@ def test_a_new_text_may_have_the_identity_of_one_that_has_ended() -> None:
         return id(text)
 
     identity = first()
-    policy.choose(round_of(Text(PROSE, 0)).ahead)  # the policy keeps the texts of the last round that it was asked for
     while not others or (id(others[-1]) != identity and len(others) < 10_000):
         others.append(Text(CODE, 0))
     policy.learn(round_of(others[-1]))
