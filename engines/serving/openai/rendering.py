@@ -27,14 +27,17 @@ def token_counts(prompt: int, written: int) -> dict[str, Any]:
 
 
 def usage(choices: Choices) -> dict[str, Any]:
-    """Return token counts of all choices, which must have finished, and speculation statistics."""
-    written = sum(len(output.token_ids) for output in choices.outputs) if choices.generation.shows_answer else 0
+    """Return token counts of all choices, which must have finished, and speculation statistics.
+
+    The statistics also count drafts that the target accepted behind the end of a text, which are no completion tokens.
+    """
+    shown = choices.outputs if choices.generation.shows_answer else ()
     acceptance = total_acceptance(choices.outputs)
     return {
-        **token_counts(choices.prompted, written),
+        **token_counts(choices.prompted, sum(len(output.token_ids) for output in shown)),
         "prompt_tokens_details": {"cached_tokens": choices.cached},
         "completion_tokens_details": {
-            "accepted_prediction_tokens": acceptance.accepted,
+            "accepted_prediction_tokens": sum(sum(output.drafted) for output in shown),
             "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,
         },
         "speculation": speculation(acceptance),

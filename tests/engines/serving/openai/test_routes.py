@@ -32,20 +32,27 @@ def test_a_completion_is_the_engine_s_own_text(client: OpenAI, served_engine: En
 
 
 def test_usage_includes_speculation_statistics(client: OpenAI, served_engine: Engine) -> None:
-    answer = client.completions.create(
-        model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, extra_body={"num_speculative_tokens": 3}
-    )
-    params = SamplingParams(max_tokens=32)
-    acceptance = served_engine.generate([PROMPT], params, num_speculative_tokens=3)[0].acceptance
-    assert answer.usage is not None
-    assert answer.usage.model_extra is not None
-    told = answer.usage.model_extra["speculation"]
-    assert told["drafted_tokens"] == acceptance.drafted > 0
-    assert sum(told["accepted_per_position"]) == told["accepted_tokens"] == acceptance.accepted
-    details = answer.usage.completion_tokens_details
-    assert details is not None
-    assert details.accepted_prediction_tokens == acceptance.accepted
-    assert details.rejected_prediction_tokens == acceptance.drafted - acceptance.accepted
+    """Completion tokens do not include drafts that the target accepted behind the end of a text."""
+    behind = 0
+    for max_tokens in (*range(1, 9), 32):
+        answer = client.completions.create(
+            model=MODEL, prompt=PROMPT, max_tokens=max_tokens, temperature=0, extra_body={"num_speculative_tokens": 3}
+        )
+        params = SamplingParams(max_tokens=max_tokens)
+        output = served_engine.generate([PROMPT], params, num_speculative_tokens=3)[0]
+        acceptance = output.acceptance
+        assert answer.usage is not None
+        assert answer.usage.model_extra is not None
+        told = answer.usage.model_extra["speculation"]
+        assert told["drafted_tokens"] == acceptance.drafted
+        assert sum(told["accepted_per_position"]) == told["accepted_tokens"] == acceptance.accepted
+        details = answer.usage.completion_tokens_details
+        assert details is not None
+        assert details.accepted_prediction_tokens == sum(output.drafted) < answer.usage.completion_tokens
+        assert details.rejected_prediction_tokens == acceptance.drafted - acceptance.accepted
+        behind += acceptance.accepted - sum(output.drafted)
+    assert acceptance.drafted
+    assert behind
 
 
 def test_a_prompt_of_token_ids_and_several_prompts(client: OpenAI, served_engine: Engine) -> None:
