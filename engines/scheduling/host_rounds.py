@@ -35,6 +35,10 @@ class HostDrafting:
         self._slots = slots
         self._texts: dict[int, ProposedText] = {}
 
+    def slots_changed(self) -> None:
+        """Forget the texts of requests that have left their slots."""
+        self._texts = {slot: text for slot, text in self._texts.items() if self._slots[slot] is text.request}
+
     def prompt(self, lanes: Lanes, k: int) -> None:
         """Run the target over a prompt chunk, as a round whose window is that chunk."""
         lanes.verify(0)
@@ -58,7 +62,7 @@ class HostDrafting:
         if request.method.proposer is None:
             return None
         text = self._texts.get(slot)
-        if text is None or text.request is not request:
+        if text is None:
             text = self._texts[slot] = ProposedText(request, request.method.proposer(), [*request.prompt])
         written = request.transcript.token_ids
         text.tokens.extend(written[len(text.tokens) - len(request.prompt) :])

@@ -37,6 +37,7 @@ class SharedRounds:
     def slots_changed(self) -> None:
         """Note that requests have ended or begun."""
         self._running = None
+        self._on_host.slots_changed()
         self.chooses_on_host = any(each is not None and each.choice is not None for each in self._slots)
 
     def running_strategy(self) -> Strategy:
