@@ -289,7 +289,7 @@ def serve(
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
     folder = cast(Path, engine)  # the callback of the argument found one or raised
     forms = form_defaults_of(structured_outputs_config)
-    keys = tuple(map(check_api_key, api_key or ()))
+    keys = tuple(check_api_key(*each) for each in _keys(api_key or []))
     origins = tuple(map(check_origin, cors_origin or ()))
     names = tuple(map(check_host_name, allowed_host or ()))
     root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
@@ -364,6 +364,18 @@ def serve(
             )
         ready = f"{server.url} serves {settings.model} from {folder}"
         _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else ready)
+
+
+def _keys(given: Sequence[str]) -> list[tuple[str, str]]:
+    """Return every API key with the name of its flag or variable.
+
+    ``given`` are those of Typer, which splits the variable at spaces and ignores an empty one, so that the server would
+    need no key. It holds one key, as a flag does.
+    """
+    variable = os.environ.get(KEY_VARIABLE)
+    if variable is not None and [*given] == variable.split():
+        return [(variable, f"${KEY_VARIABLE}")]
+    return [(key, "--api-key") for key in given]
 
 
 def _aliases(texts: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-_LARGEST_FLOAT = sys.float_info.max
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -44,6 +43,18 @@ class Thought:
         return self.after, self.calls, 0
 
 
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+def _finite(number: str) -> float:
+    """Return a number, clipped to the finite range because JSON has no infinity."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(number)))
+
+
+DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)  # of valid JSON, as finite numbers
+
+
 def has_half_pair(text: str) -> bool:
     """Return True if a text has half of a surrogate pair, which cannot be sent to a client."""
     return _SURROGATE.search(text) is not None
@@ -51,7 +62,10 @@ def has_half_pair(text: str) -> bool:
 
 def arguments_text(arguments: Any) -> str:
     """Return arguments as JSON, with U+FFFD for half of a surrogate pair: clients fail on it, escaped or not."""
-    return _SURROGATE.sub("\ufffd", json.dumps(arguments, ensure_ascii=False))
+    text = json.dumps(arguments, ensure_ascii=False)
+    if not has_half_pair(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # joins both halves
 
 
 def well_formed(text: str, arguments: Any) -> str:
@@ -62,7 +76,7 @@ def well_formed(text: str, arguments: Any) -> str:
 def json_value(text: str) -> Any:
     """Return the value of a JSON text, with numbers clipped to the finite range. Raises ``ValueError``."""
     try:
-        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        return DECODER.decode(text)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
@@ -74,12 +88,3 @@ def json_object(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-def _finite(number: str) -> float:
-    """Return a number, clipped to the finite range because JSON has no infinity."""
-    return max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, float(number)))

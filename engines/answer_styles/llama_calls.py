@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .calls import Thought, ToolCall, arguments_text
+from .calls import DECODER, Thought, ToolCall, arguments_text
 from .json_calls import json_call
 from .record import AnswerStyle
 
 TAG = "<|python_tag|>"
 _PYTHON = re.compile(r"\s*([\w-]+)\.call\((.*)\)[\s;]*", re.DOTALL)
-_DECODER = json.JSONDecoder()
 
 
 class LlamaCallReader:
@@ -67,7 +66,7 @@ class LlamaCallReader:
     def _object(self, text: str) -> tuple[tuple[str, str] | None, int]:
         """Return the call at the start of a text and its end; None if it is not a call."""
         try:
-            found, end = _DECODER.raw_decode(text)
+            found, end = DECODER.raw_decode(text)
             arguments = arguments_text(found.get("parameters", found.get("arguments", {})))
         except (ValueError, RecursionError):
             return None, 0
@@ -85,7 +84,8 @@ class LlamaCallReader:
             if not isinstance(call, ast.Call) or call.args or not all(each.arg for each in call.keywords):
                 return None
             arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-            return found[1], json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            json.dumps(arguments, allow_nan=False)
+            return found[1], arguments_text(arguments)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return None
 
@@ -93,7 +93,7 @@ class LlamaCallReader:
         """Return True if this text can be the start of a call."""
         if text.startswith("{"):
             try:
-                _DECODER.raw_decode(text)
+                DECODER.raw_decode(text)
             except RecursionError:
                 return False
             except ValueError:

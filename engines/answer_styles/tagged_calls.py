@@ -87,7 +87,8 @@ class ToolCallReader:
     def _call(self, inner: str) -> tuple[str, str] | None:
         """Return name and arguments of one call, or None if it is invalid."""
         if function := _FUNCTION.fullmatch(inner):
-            name = function[1].strip()
+            if not (name := function[1].strip()):
+                return None
             found = {
                 key.strip(): self._value(name, key.strip(), value) for key, value in _PARAMETER.findall(function[2])
             }

@@ -32,13 +32,13 @@ _LONGEST_ID = 128
 _IS_LINE = "peagle_is_line"  # set on a record whose message is already a JSON line
 
 
-def check_api_key(key: str) -> str:
+def check_api_key(key: str, name: str = "--api-key") -> str:
     """Return ``key`` if every client can send it in a header. Raises ``UsageError``, without the key, otherwise."""
     if not key.strip():
-        raise UsageError("--api-key is empty", why="an empty key protects nothing", fix="use a long random key")
+        raise UsageError(f"{name} is empty", why="an empty key protects nothing", fix="use a long random key")
     if not (key.isascii() and key.isprintable()) or key != key.strip():
         raise UsageError(
-            "--api-key is not usable",
+            f"{name} is not usable",
             why="an HTTP header can contain only printable ASCII characters, with no space at either end",
             fix="use letters and digits, such as the output of `openssl rand -hex 32`",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -69,17 +70,24 @@ async def _streamed(
     """Yield the pieces of a stream. Errors become pieces too, because the status line has already been sent."""
     for piece in renderer.opening(choices):
         yield piece
+    last = time.monotonic()
     try:
         async for arrived in choices.deltas(renderer.patience):
-            pieces = renderer.waiting()
+            pieces = list[bytes]()
             if arrived is not None:
                 index, delta = arrived
-                pieces = renderer.pieces(reporter.report(index, delta, delta.runs))
+                pieces = [*renderer.pieces(reporter.report(index, delta, delta.runs))]
+            # Tokens may give no piece for minutes: those of a call, or of reasoning that is not shown.
+            is_silent = renderer.patience is not None and time.monotonic() - last >= renderer.patience
+            if not pieces and (arrived is None or is_silent):
+                pieces = [*renderer.waiting()]
             for piece in pieces:
                 yield piece
+                last = time.monotonic()
         _log_answer(state, request, choices)
     except (HttpRefusal, PeagleError) as error:
         request.scope[REFUSAL] = refusal = face_of(request.scope).refusal_of(error)
+        state.metrics.refuse(refusal.status)
         for piece in renderer.failure(refusal):
             yield piece
         return

@@ -42,7 +42,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
         allow_origins=settings.cors_origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=(*ID_HEADERS, "Retry-After"),
+        expose_headers=(*ID_HEADERS, "Retry-After", "X-Should-Retry"),
         allow_private_network=True,  # lets a public web page use a server in the visitor's private network
     )
     app = Starlette(
@@ -108,4 +108,7 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     path = request.url.path[:200]
     problem = f"{path} does not exist" if status == 404 else f"{path} does not support {request.method}"
     request.scope[REFUSAL] = refusal = HttpRefusal(status, problem)
-    return face_of(request.scope).response(refusal)
+    response = face_of(request.scope).response(refusal)
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)  # ``Allow``
+    return response

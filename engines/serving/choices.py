@@ -101,6 +101,8 @@ class Choices:
         async def follow(index: int) -> None:
             try:
                 async for delta in self._submissions[index]:
+                    if delta.finish_reason != "timeout":
+                        self._meters[index].delta(delta)  # here, because a client may read slowly
                     arrived.put_nowait((index, delta))
                 self._outputs[index] = output = await self._submissions[index]
                 self._meters[index].end(output)
@@ -130,7 +132,6 @@ class Choices:
                 index, delta = item
                 if delta.finish_reason == "timeout":
                     raise self._timed_out()
-                self._meters[index].delta(delta)
                 self.runs[index] += delta.runs
                 yield item
         finally:

@@ -20,6 +20,8 @@ class _RoleTurn:
         message: dict[str, Any] = {"role": self.role, **self.of_call}
         if self.texts:
             message["content"] = [{"type": "text", "text": text} for text in self.texts]
+        elif not self.calls:
+            message["content"] = ""  # templates read it, unless there are calls
         if self.thoughts:
             message["reasoning_content"] = "".join(self.thoughts)
         if self.calls:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from peagle.compiler.verbs.serve import _keys
 from tests.fixtures.commands import Run
 from tests.fixtures.servers import serving
 
@@ -173,6 +174,25 @@ def test_unservable_engine_fails_before_listening(
     done = cli("serve", talking_engine, "--port", 0, "--threads", 1, *flags)
     assert done.code == code
     assert says in done.err
+
+
+@pytest.mark.parametrize("key", ["", " ", "schl\u00fcssel"])
+def test_a_key_in_the_environment_is_checked(
+    cli: Run, talking_engine: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("PEAGLE_API_KEY", key)
+    done = cli("serve", talking_engine, "--host", "203.0.113.7")
+    assert (done.code, "$PEAGLE_API_KEY is" in done.err) == (2, True)
+    done = cli("serve", talking_engine, "--host", "203.0.113.7", "--api-key", "k")
+    assert (done.code, "cannot listen on 203.0.113.7" in done.err) == (3, True), "the flag takes precedence"
+
+
+def test_a_key_in_the_environment_may_have_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_API_KEY", "correct horse")
+    assert _keys(["correct", "horse"]) == [("correct horse", "$PEAGLE_API_KEY")]
+    assert _keys(["a", "b"]) == [("a", "--api-key"), ("b", "--api-key")]
+    monkeypatch.delenv("PEAGLE_API_KEY")
+    assert _keys([]) == []
 
 
 def test_engine_that_fails_to_load_leaves_no_socket_behind(cli: Run, talking_engine: Path, tmp_path: Path) -> None:

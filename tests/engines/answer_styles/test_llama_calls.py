@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -82,3 +83,15 @@ def test_visible_text_is_not_delayed() -> None:
 
 def test_text_after_a_call_is_visible() -> None:
     assert read(f"{ONE} and that is all") == (" and that is all", [PARSED])
+
+
+def test_arguments_are_valid_json() -> None:
+    reader = LlamaCallReader(TOOLS)
+    _, (call,) = reader.push('{"name": "weather", "parameters": {"days": 1e999}}', is_last=True)
+    assert json.loads(call.arguments, parse_constant=pytest.fail) == {"days": sys.float_info.max}
+    for text in ('{"name": "weather", "parameters": {"days": NaN}}', "weather.call(days=1e999)"):
+        assert read(text) == (text, [])
+
+
+def test_escaped_surrogates_of_python_calls_are_characters() -> None:
+    assert read(r'weather.call(city="\ud83d\ude00 \ud83d")') == ("", [("weather", {"city": "\U0001f600 \ufffd"})])

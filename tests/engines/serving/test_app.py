@@ -143,9 +143,10 @@ def test_page_runs_only_its_own_script(server: Server) -> None:
 def test_other_paths_and_methods_are_refused_in_the_api_s_form(
     server: Server, method: str, path: str, status: int
 ) -> None:
-    found, _, content = call(server, method, path)
+    found, headers, content = call(server, method, path)
     assert found == status
     assert path in error_of(content)["message"]
+    assert headers.get("allow") == ("POST" if status == 405 else None)
 
 
 def test_clients_do_not_repeat_a_request_that_timed_out(

@@ -18,6 +18,8 @@ def test_an_answer_with_reasoning_text_and_calls_is_one_message() -> None:
     turns.answer_call("3", "of no call that is here")
     turns.say("user", "And now?")
     turns.say("user", "Tell me.")
+    turns.think("It was warm before.")
+    turns.say("user", "Well?")
     calls = [
         {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"unit": "C"}}},
         {"id": "2", "type": "function", "function": {"name": "clock", "arguments": "{}"}},
@@ -34,4 +36,6 @@ def test_an_answer_with_reasoning_text_and_calls_is_one_message() -> None:
         {"role": "tool", "tool_call_id": "2", "name": "clock", "content": [{"type": "text", "text": "noon"}]},
         {"role": "tool", "tool_call_id": "3", "content": [{"type": "text", "text": "of no call that is here"}]},
         {"role": "user", "content": [{"type": "text", "text": "And now?"}, {"type": "text", "text": "Tell me."}]},
+        {"role": "assistant", "content": "", "reasoning_content": "It was warm before."},  # it was cut
+        {"role": "user", "content": [{"type": "text", "text": "Well?"}]},
     ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving import answering
 from peagle.engines.serving.anthropic.rendering import MessageAnswer, error_body
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.server import Server
@@ -205,6 +208,17 @@ def test_a_stream_pings_while_nothing_is_written(server: Server, monkeypatch: py
     assert before[:2] == ["message_start", "ping"]
     assert before[2:].count("ping") == len(before) - 2 > 0
     assert (told[-2:], told.count("message_start")) == (["message_delta", "message_stop"], 1)
+
+
+def test_a_stream_pings_while_a_call_is_written(calling_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens give no event until it is complete."""
+    ticks = itertools.count(step=10.0)
+    monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    body = {**MINIMAL, "tools": [TOOL], **written(f"I look.\n{calling('C')}"), "stream": True}
+    told = events(call(calling_server, "POST", "/v1/messages", body)[2])
+    (begin,) = [at for at, each in enumerate(told) if each.get("content_block", {}).get("type") == "tool_use"]
+    said = max(at for at, each in enumerate(told) if each.get("delta", {}).get("type") == "text_delta")
+    assert {"type": "ping"} in told[said:begin]
 
 
 # ------------------------------------------------------------------------------------------------------- models
