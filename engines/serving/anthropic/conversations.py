@@ -117,7 +117,7 @@ def generation_of(body: MessagesBody, style: AnswerStyle, settings: ServerSettin
 
 def _is_text(message: Mapping[str, Any]) -> bool:
     """Return True if an answer can continue this last turn."""
-    return message["role"] == "assistant" and "content" in message and "tool_calls" not in message
+    return message["role"] == "assistant" and bool(message.get("content")) and "tool_calls" not in message
 
 
 def shows_thoughts(body: CountBody) -> bool:

@@ -127,7 +127,7 @@ def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None
 
 def _is_answerable(turn: Mapping[str, Any]) -> bool:
     """Return True if a new answer can follow this turn; what the assistant says may be followed by more."""
-    return turn["role"] != "assistant" or ("content" in turn and "tool_calls" not in turn)
+    return turn["role"] != "assistant" or bool(turn.get("content") and "tool_calls" not in turn)
 
 
 def _add(turns: Turns, raw_item: Any, path: str) -> None:
