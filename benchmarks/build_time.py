@@ -33,7 +33,7 @@ import peagle.compiler.bundled as bundled
 DEMO = Path(bundled.__file__).parent / "demo"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 LAYERS, INNER = 6, 1024
-TAPS = [1, 3, 4]
+TAPS = [2, 3, 4]
 COMMAND = str(Path(sys.executable).with_name("peagle-compile"))
 KERNELS = ("cpu-library", "cpu-kernels")  # cache steps that depend on the machine, not on a model
 

@@ -12,7 +12,15 @@ from ...engines.folder.checks import min_cache_length
 from ...engines.folder.records import Speculation
 from ...engines.text.template_files import read_templates
 from ...engines.text.tokenizer import Tokenizer
-from ...graphs.drafters import DrafterSpec, called_autoregressive, check_vocabulary, read_drafter, unknown_architectures
+from ...graphs.drafters import (
+    TAPS,
+    DrafterSpec,
+    called_autoregressive,
+    check_vocabulary,
+    doubts_of_taps,
+    read_drafter,
+    unknown_architectures,
+)
 from ...graphs.lowering import Lowering
 from ...graphs.targets import TargetSpec
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
@@ -110,11 +118,13 @@ def read_inputs(options: Sizes, resolved: Resolved, apply_overrides: HeadOverrid
         max_drafts = max(options.num_speculative_tokens or 0, method.depth) if method.drafts else 0
         eos_ids = end_of_text_ids(target)
         return Inputs(resolved, target, None, None, max_seq_len, max_drafts, eos_ids, tuple(warnings), method)
-    drafter = open_head(resolved.drafter)
-    drafter = replace(drafter, config=apply_overrides(drafter.config))
+    opened = open_head(resolved.drafter)
+    drafter = replace(opened, config=apply_overrides(opened.config))
     head = read_head(drafter, target.spec)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     warnings = [*resolved.notes, *warnings, *_doubts(drafter.config, head)]
+    if drafter.config.get(TAPS) == opened.config.get(TAPS):  # not overridden
+        warnings += doubts_of_taps(opened.config, target.spec.num_layers)
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
         warnings.append(f"the head does not state how many drafts it was trained for; assuming {ASSUMED_DEPTH}")

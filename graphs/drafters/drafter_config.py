@@ -12,6 +12,7 @@ from typing import Any
 from ...plugins.graph_contract import MAX_DRAFTS
 from ...plugins.problems import Problems
 from ..config_values import ROPE_NEEDS, ROPE_THETA, flag, is_positive, positive, rope_numbers
+from .tap_ids import TAPS, taps_in_eagle_config
 
 Config = Mapping[str, Any]
 
@@ -24,9 +25,8 @@ _AUTOREGRESSIVE = "eagle3"
 _SPECULATORS_TYPES = ("peagle", _AUTOREGRESSIVE)
 # Names in vLLM and other tools; the first one is nested in an object.
 MASK_ID_KEYS = ("dflash_config.mask_token_id", "mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
-_TAPS = "eagle_aux_hidden_state_layer_ids"
 _EAGLE_ENTRIES = (
-    _TAPS, "use_aux_hidden_state", "norm_before_fc", "fc_norm", "norm_output",
+    TAPS, "use_aux_hidden_state", "norm_before_fc", "fc_norm", "norm_output",
     "parallel_draft_step",
 )  # fmt: skip
 _HEADS_UNLESS_STATED = 32  # default in LlamaConfig and Qwen3Config; older transformers omitted defaults when saving
@@ -45,6 +45,8 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
         flat["num_attention_heads"] = _HEADS_UNLESS_STATED
     for name in _EAGLE_ENTRIES:
         outer, inner = flat.get(name), eagle.get(name)
+        if name == TAPS:
+            inner = inner if inner == outer else taps_in_eagle_config(inner)
         if None not in (outer, inner) and outer != inner:
             problems.add(f"the config has {name} {outer!r}, but {inner!r} in eagle_config")
         flat[name] = inner if outer is None else outer
@@ -70,8 +72,8 @@ def stating(config: Config, taps: Sequence[int], mask_token_id: int | None) -> d
     """Return ``config`` with these taps, if any, and this mask token id, replacing its own."""
     overridden = dict(config)
     if taps:
-        _drop(overridden, "eagle_config", _TAPS)
-        overridden[_TAPS] = list(taps)
+        _drop(overridden, "eagle_config", TAPS)
+        overridden[TAPS] = list(taps)
     if mask_token_id is not None:
         for key in MASK_ID_KEYS:
             overridden.pop(key, None)

@@ -19,6 +19,7 @@ from .drafter_config import (
     unknown_architectures,
 )
 from .drafter_spec import DrafterSpec, Strategy, drafter_problems, trained_head
+from .tap_ids import TAPS, are_ids
 from .tensor_layout import (
     EMBEDDING,
     FC,
@@ -222,17 +223,14 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
     sizes["target_hidden_size"] = width
     if width != target.hidden_size:
         problems.add(f"the head was made for a target of hidden size {width}, but this target has {target.hidden_size}")
-    ids, features = flat["eagle_aux_hidden_state_layer_ids"], sizes.get("features")
-    if ids is not None and not (isinstance(ids, list) and all(type(i) is int for i in ids) and ids):
-        problems.add(f"config entry eagle_aux_hidden_state_layer_ids must be a list of layer ids, not {ids!r}")
+    ids, features = flat[TAPS], sizes.get("features")
+    if ids is not None and not are_ids(ids):
+        problems.add(f"config entry {TAPS} must be a list of layer ids, not {ids!r}")
         ids = None
     elif ids is None and features == _USUAL_TAPS * width:
         ids = _usual_taps(target.num_layers, problems)
     elif ids is None and features is not None and features % width == 0:
-        problems.add(
-            f"{FC} reads {features // width} taps, but the config does not list their layers "
-            "(eagle_aux_hidden_state_layer_ids)"
-        )
+        problems.add(f"{FC} reads {features // width} taps, but the config does not list their layers ({TAPS})")
     if features is not None and features % width:
         problems.add(f"{FC} reads {features} features, which is not a multiple of the hidden size {width}")
     elif features is not None and ids is not None and len(ids) * width != features:
@@ -254,7 +252,7 @@ def _usual_taps(num_layers: int, problems: Problems) -> list[int] | None:
     try:
         return list(default_taps(num_layers))
     except BuildError as error:
-        problems.add(f"{error.what}, and the config lists none (eagle_aux_hidden_state_layer_ids): {error.why}")
+        problems.add(f"{error.what}, and the config lists none ({TAPS}): {error.why}")
         return None
 
 

@@ -183,7 +183,9 @@ class Family:
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
-    """Return the taps of EAGLE-3 heads in vLLM and SGLang: ``(2, L // 2, L - 3)``.
+    """Return the usual taps of EAGLE-3 heads: ``(2, L // 2, L - 3)``, the defaults of vLLM and SGLang.
+
+    SpecForge and Model-Optimizer count the layers whose outputs these are: ``(1, L // 2 - 1, L - 4)``.
 
     Raises ``BuildError`` if there are too few layers for ascending taps.
     """

@@ -11,7 +11,8 @@ import pytest
 
 from peagle.compiler.checkpoints.resolve_names import resolve
 from peagle.compiler.checkpoints.target_and_drafter import GENERATION_CONFIG, Inputs, read_inputs
-from peagle.compiler.request.request import SizeOptions
+from peagle.compiler.request.request import HeadOptions, SizeOptions
+from peagle.graphs.drafters import TAPS
 from peagle.plugins.errors import BuildError
 from tests.models import Pair
 
@@ -84,6 +85,18 @@ def test_head_with_mask_hidden_declared_eagle3_is_read_as_p_eagle_with_a_note(pa
             )
             == warns
         )
+
+
+def test_captured_layers_are_reported_unless_taps_are_given(pair: Pair) -> None:
+    file = pair.head / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eagle_config": {TAPS: [1, 2, 3]}}))
+    inputs = read(pair)
+    assert inputs.target.spec.taps == (2, 3, 4)
+    assert any("the taps are [2, 3, 4]" in warning for warning in inputs.warnings)
+    given = HeadOptions(taps=("1", "2", "3"))
+    inputs = read_inputs(SizeOptions(), resolve(str(pair.target), str(pair.head)), given.over)
+    assert inputs.target.spec.taps == (1, 2, 3)
+    assert not any("the head lists layers" in warning for warning in inputs.warnings)
 
 
 def test_suggested_replacement_head_has_the_same_method(pair: Pair, eagle3_pair: Pair) -> None:

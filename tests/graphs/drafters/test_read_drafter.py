@@ -176,8 +176,8 @@ def test_head_with_mask_token_but_no_mask_hidden_is_identified(
         ({"eagle_aux_hidden_state_layer_ids": "2,3,4"}, "list of layer ids"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}, None),
         (
-            {"eagle_aux_hidden_state_layer_ids": [2, 3, 4], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}},
-            r"\[2, 3, 4\], but \[1\] in eagle_config",
+            {"eagle_aux_hidden_state_layer_ids": [2, 3, 4], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [3]}},
+            r"\[2, 3, 4\], but \[3\] in eagle_config",
         ),
         ({"target_hidden_size": 36}, "hidden size 36"),
         ({"target_hidden_size": 50}, "not a multiple of the hidden size 50"),
