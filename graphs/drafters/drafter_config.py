@@ -46,6 +46,7 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     for name in _EAGLE_ENTRIES:
         outer, inner = flat.get(name), eagle.get(name)
         if name == TAPS:
+            outer, inner = outer or None, inner or None  # as in vLLM, an empty list counts as absent
             inner = inner if inner == outer else taps_in_eagle_config(inner)
         if None not in (outer, inner) and outer != inner:
             problems.add(f"the config has {name} {outer!r}, but {inner!r} in eagle_config")

@@ -57,3 +57,7 @@ def test_both_entries_may_name_the_same_layers() -> None:
 
 def test_a_head_without_ids_has_no_doubts() -> None:
     assert doubts_of_taps({}, LAYERS) == doubts_of_taps({"eagle_config": None, TAPS: None}, 3) == []
+
+
+def test_an_empty_list_counts_as_absent() -> None:
+    assert taps({TAPS: [], "eagle_config": {TAPS: []}}) == (2, 18, 33)
