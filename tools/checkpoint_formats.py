@@ -17,6 +17,7 @@ import torch
 
 from peagle.plugins.number_types import E4M3
 
+_BLOCK = (128, 128)  # the usual block of fine-grained FP8
 FORMATS = ("bf16", "mxfp4", "fp8-blocks", "modelopt-fp8", "compressed-tensors-fp8")
 
 _FP8_MAX = E4M3.largest
@@ -28,15 +29,15 @@ def encode(
     values: torch.Tensor | np.ndarray[Any, Any],
     format: str,
     *,
-    block: tuple[int, int] = (128, 128),
+    block: tuple[int, int] | None = None,
     per_channel: bool = False,
     input_scale: float | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return the stored tensors of one weight [out, in], or of one expert tensor.
 
     Expert tensors are [E, rows, cols] for `mxfp4` and [E, in, out] for `modelopt-fp8`, as in GPT-OSS. `block` is for
-    `fp8-blocks`, `per_channel` for `compressed-tensors-fp8`. An `input_scale` is calibrated elsewhere; ModelOpt always
-    stores one, so it defaults to 1 there.
+    `fp8-blocks` (default 128 x 128) and `compressed-tensors-fp8`, `per_channel` for the latter. An `input_scale` is
+    calibrated elsewhere; ModelOpt always stores one, so it defaults to 1 there.
     """
     weight = torch.as_tensor(values).float()
     if format == "bf16":
@@ -44,7 +45,7 @@ def encode(
     if format == "mxfp4":
         return _mxfp4(name, weight)
     if format == "fp8-blocks":
-        rows, columns = block
+        rows, columns = block or _BLOCK
         codes, scale = _fp8(weight, rows, columns)
         extra = {} if input_scale is None else {_sibling(name, "activation_scale"): torch.tensor(input_scale)}
         return {name: codes, f"{name}_scale_inv": scale} | extra
@@ -57,16 +58,17 @@ def encode(
         static = torch.tensor(1.0 if input_scale is None else input_scale)
         return {name: codes.reshape(weight.shape), names[0]: scale.reshape(()), names[1]: static}
     if format == "compressed-tensors-fp8":
-        codes, scale = _fp8(weight, 1 if per_channel else weight.shape[0], weight.shape[1])
+        whole = (1 if per_channel else weight.shape[0], weight.shape[1])
+        codes, scale = _fp8(weight, *(block or whole))
         extra = {} if input_scale is None else {_sibling(name, "input_scale"): torch.tensor([input_scale])}
-        return {name: codes, f"{name}_scale": scale if per_channel else scale.reshape(1)} | extra
+        return {name: codes, f"{name}_scale": scale if per_channel or block else scale.reshape(1)} | extra
     raise ValueError(f"{format!r} is not one of {', '.join(FORMATS)}")
 
 
 def quantization_config(
     format: str,
     *,
-    block: tuple[int, int] = (128, 128),
+    block: tuple[int, int] | None = None,
     per_channel: bool = False,
     static: bool = False,
     kv_cache: bool = False,
@@ -85,7 +87,7 @@ def quantization_config(
             "quant_method": "fp8",
             "fmt": "e4m3",
             "activation_scheme": "static" if static else "dynamic",
-            "weight_block_size": list(block),
+            "weight_block_size": list(block or _BLOCK),
             "modules_to_not_convert": list(excluded),
         }
     eight = {"num_bits": 8, "type": "float"}
@@ -101,6 +103,7 @@ def quantization_config(
         } | ({"kv_cache_scheme": cache} if cache else {})
     if format == "compressed-tensors-fp8":
         weights = eight | {"strategy": "channel" if per_channel else "tensor", "symmetric": True, "dynamic": False}
+        weights |= {"strategy": "block", "block_structure": list(block)} if block else {}
         inputs = eight | {"strategy": "tensor" if static else "token", "symmetric": True, "dynamic": not static}
         return {
             "quant_method": "compressed-tensors",

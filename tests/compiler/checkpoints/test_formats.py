@@ -83,6 +83,9 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], Callable[[Tensors],
     "channel": (
         "compressed-tensors-fp8", (9, 6), {"per_channel": True}, lambda s: scaled_by_hand(s, "_scale", (1, 6))
     ),
+    "compressed blocks": (
+        "compressed-tensors-fp8", (13, 17), {"block": (4, 8)}, lambda s: scaled_by_hand(s, "_scale", (4, 8))
+    ),
 }  # fmt: skip
 
 
@@ -186,6 +189,29 @@ def test_scales_are_companions_and_not_tensors(tmp_path: Path) -> None:
     assert checkpoint.format == "modelopt-fp8"
     assert set(checkpoint.tensors) == {NAME}
     assert set(checkpoint.companions) == set(stored) - {NAME}
+
+
+@pytest.mark.parametrize(
+    ("structures", "is_read"),
+    [
+        (["4x8"], True),
+        ([[4, 8], "4x8"], True),
+        ([[4, 8], [8, 8]], False),
+        (["4x8x1"], False),
+        ([[0, 8]], False),
+        ([None], False),
+        ([], False),
+    ],
+)
+def test_block_structure_gives_the_size_of_blocks(tmp_path: Path, structures: list[Any], is_read: bool) -> None:
+    stored = encode(NAME, torch.randn(13, 17), "compressed-tensors-fp8", block=(4, 8))
+    weights = [{"strategy": "block", "block_structure": structure} for structure in structures]
+    groups = {str(i): {"weights": each} for i, each in enumerate(weights)}
+    folder = write(tmp_path, stored, quantization_config("compressed-tensors-fp8") | {"config_groups": groups})
+    if is_read:
+        assert Checkpoint.open(folder).shapes == {NAME: (13, 17)}
+    else:
+        assert "with a wrong shape" in str(refusal(folder))
 
 
 @pytest.mark.parametrize("form", ["fp8-blocks", "compressed-tensors-fp8"])
