@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from ...graphs.drafters import DrafterSpec
 from ...graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD, rows_of_fused
-from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
+from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows, are_same
 from ...graphs.targets.weight_roles import Role, RoledWeight
 from ...plugins.errors import BuildError
 from .checkpoint import Checkpoint
@@ -79,7 +77,7 @@ class HeadWeights:
         shape, its = self.head.expected_shapes()[EMBEDDING], target_weight(self.target, EMBEDDING)
         if shape != its.shape:
             return False
-        return _are_same(self.read(EMBEDDING, shape), self.target.read(its.name, shape))
+        return are_same(self.read(EMBEDDING, shape), self.target.read(its.name, shape))
 
     def runs(self, name: str, shape: Shape) -> Iterator[UnreadRows]:
         """Iterate over one weight as consecutive runs of rows, not read yet."""
@@ -105,20 +103,6 @@ def read_from_target(checkpoint: Checkpoint, head: DrafterSpec, target: Target |
     if EMBEDDING in head.shared:
         return (EMBEDDING,)
     return (EMBEDDING,) if target and HeadWeights(checkpoint, head, target).has_targets_embedding else ()
-
-
-def _are_same(first: Iterator[Array], second: Iterator[Array]) -> bool:
-    """Return True if two sequences of rows hold the same values, however they are split."""
-    rest: Array | None = None
-    for rows in first:
-        at = 0
-        while at < len(rows):
-            rest = next(second) if rest is None or not len(rest) else rest
-            count = min(len(rest), len(rows) - at)
-            if not np.array_equal(rows[at : at + count], rest[:count]):
-                return False
-            at, rest = at + count, rest[count:]
-    return True
 
 
 def target_weight(target: Target, name: str) -> RoledWeight:

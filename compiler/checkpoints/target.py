@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graphs.targets import Family, Piece, TargetSpec
-from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows, interleave_halves
+from ...graphs.targets import Family, Piece, TargetSpec, family_for
+from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows, are_same, interleave_halves
 from ...graphs.targets.skeleton import Skeleton
 from .checkpoint import Checkpoint, read_blocks
 from .formats.mxfp4 import Mxfp4, Mxfp4Matrix
@@ -33,13 +33,15 @@ class StoredBlocks:
 class Target:
     """A checkpoint of a supported family. ``spec`` has no taps until a drafter is read.
 
-    ``skeleton`` has names, shapes and roles of the graph's weights; ``sources`` maps them to stored tensors.
+    ``skeleton`` has names, shapes and roles of the graph's weights; ``sources`` maps them to stored tensors. ``notes``
+    are warnings about the checkpoint.
     """
 
     checkpoint: Checkpoint
     spec: TargetSpec
     skeleton: Skeleton
     sources: Sources
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, source: Path) -> Target:
@@ -50,9 +52,14 @@ class Target:
     def of(cls, checkpoint: Checkpoint) -> Target:
         """Create the target of an open checkpoint. Raises ``BuildError`` for an unsupported architecture."""
         file = str(checkpoint.config_file)
-        skeleton = Skeleton(checkpoint.config, file)
-        spec = skeleton.family.describe(checkpoint.config, file)
-        return cls(checkpoint, spec, skeleton, Sources(skeleton.family, checkpoint.config, checkpoint.shapes))
+        family = family_for(checkpoint.config)
+        spec = family.describe(checkpoint.config, file)
+        sources = Sources(family, checkpoint.config, checkpoint.shapes)
+        if differing := _tied_but_different(checkpoint, sources):
+            # As in transformers, whose copy of a tied tensor is not read only if it holds the same values.
+            untied = replace(checkpoint, config=family.untied(checkpoint.config))
+            return replace(cls.of(untied), notes=(differing,))
+        return cls(checkpoint, spec, Skeleton(checkpoint.config, file), sources)
 
     def with_taps(self, taps: Sequence[int] | None = None) -> Target:
         """Return the target with the taps of a drafter, or with the default ones. The rest is shared."""
@@ -106,6 +113,21 @@ class Target:
     def stored_as(self, name: str, shape: Shape) -> str:
         """Return the name of the stored tensor with the first rows of a graph weight."""
         return self.sources.key(self.sources.pieces(name, shape)[0].keys[0])
+
+
+def _tied_but_different(checkpoint: Checkpoint, sources: Sources) -> str:
+    """Describe a stored tensor that the config ties to another one with other values; '' if there is none."""
+    for alias, name in sources.tied.items():
+        first, second = sources.key(alias), sources.key(name)
+        if not {first, second} <= checkpoint.tensors.keys():
+            continue
+        both = (checkpoint.pieces(each) for each in (first, second))
+        if checkpoint.shapes[first] != checkpoint.shapes[second] or not are_same(*both):
+            return (
+                f"config.json ties {alias} to {name}, but the checkpoint stores both with different values, so they "
+                "are not tied, as in transformers; set tie_word_embeddings to false to omit this warning"
+            )
+    return ""
 
 
 def _rows(piece: Piece, tensors: Sequence[GgufTensor | Mxfp4Matrix]) -> Iterator[Array]:

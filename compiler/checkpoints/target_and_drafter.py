@@ -174,11 +174,14 @@ def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
 
 
 def longest_sequence(target: Target, max_seq_len: int | None) -> tuple[int, list[str]]:
-    """Return the requested sequence length, limited to the target's, and warnings. Also checks the tokenizer."""
+    """Return the requested sequence length, limited to the target's, and warnings about the target.
+
+    Also checks the tokenizer.
+    """
     _check_tokenizer(target.folder, target.spec.vocab_size)
     possible = min(max_seq_len or USUAL_LENGTH, target.spec.max_position_embeddings)
     cut = [f"max_seq_len was reduced to {possible}, the model's maximum"] if possible < (max_seq_len or 0) else []
-    return possible, cut + _doubts_of_template(target.folder)
+    return possible, [*target.notes, *cut, *_doubts_of_template(target.folder)]
 
 
 def _doubts_of_template(folder: Path) -> list[str]:

@@ -116,6 +116,20 @@ def interleave_halves(stacks: Array, half: int) -> Array:
 _REORDERED: Mapping[str, Callable[[UnreadRows], Array]] = {"transpose": _read_transposed, "halves": _interleave_halves}
 
 
+def are_same(first: Iterator[Array], second: Iterator[Array]) -> bool:
+    """Return True if two sequences of rows hold the same values, however they are split."""
+    rest: Array | None = None
+    for rows in first:
+        at = 0
+        while at < len(rows):
+            rest = next(second) if rest is None or not len(rest) else rest
+            count = min(len(rest), len(rows) - at)
+            if not np.array_equal(rows[at : at + count], rest[:count]):
+                return False
+            at, rest = at + count, rest[count:]
+    return True
+
+
 def _stored_shape(piece: Piece, shape: Shape) -> Shape:
     """Return the shape of each tensor of ``piece`` in a weight of ``shape``."""
     part = shape[1:] if piece.how in ("stack", "interleave") else shape

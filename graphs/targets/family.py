@@ -162,6 +162,10 @@ class Family:
         tied = self.text(config).get("tie_word_embeddings")
         return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
+    def untied(self, config: Config) -> dict[str, Any]:
+        """Return ``config`` without tied tensors."""
+        return {**config, "tie_word_embeddings": False}
+
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
         """Return the pieces of a graph weight ``name`` of ``shape``, in order, with canonical tensor names."""
         return (Piece((name,)),)

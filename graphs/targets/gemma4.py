@@ -127,6 +127,11 @@ class Gemma4(Family):
         tied = self.text(config).get("tie_word_embeddings", config.get("tie_word_embeddings", True))
         return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
+    def untied(self, config: Config) -> dict[str, Any]:
+        """Untie the LM head in the inner configuration too, which takes precedence."""
+        outer = super().untied(config)
+        return {**outer, "text_config": super().untied(self.text(config))} if config.get("text_config") else outer
+
     def canonical(self, key: str) -> str:
         """Remove the wrapper from a name: ``model.language_model.x`` becomes ``model.x``."""
         return "model." + key.removeprefix(_INSIDE) if key.startswith(_INSIDE) else key

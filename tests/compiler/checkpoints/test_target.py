@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import gguf
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from peagle.compiler.checkpoints.checkpoint import read_blocks
+from peagle.compiler.checkpoints.checkpoint import Checkpoint, read_blocks
 from peagle.compiler.checkpoints.gguf.weights import GgufStack
 from peagle.compiler.checkpoints.target import Target
+from peagle.compiler.checkpoints.target_and_drafter import longest_sequence
 from peagle.plugins.errors import BuildError
 from tests import gguf_files
 from tests.models import LAYERS, Pair, make_pair
@@ -53,6 +55,32 @@ def test_checkpoint_without_a_required_weight_is_rejected(sparse: Pair, tmp_path
     Target.open(sparse.target).check()
     with pytest.raises(BuildError, match=r"1 missing:\s+model.norm.weight"):
         Target.open(tmp_path).check()
+
+
+def with_lm_head(pair: Pair, folder: Path, moved: float) -> Target:
+    """The target with a copy of its embedding as its LM head, whose last value is ``moved``."""
+    shutil.copytree(pair.target, folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(each for each in tensors if each.endswith("embed_tokens.weight"))
+    head = tensors[name].copy()
+    head[-1, -1] += moved
+    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors")
+    return Target.open(folder)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma-4"])
+def test_a_tied_lm_head_with_other_values_is_not_tied(family: str, tmp_path: Path) -> None:
+    pair = make_pair(tmp_path / "pair", family)
+    assert "lm_head.weight" not in Target.open(pair.target).skeleton.shapes
+    for moved in (0.0, 1.0):
+        target = with_lm_head(pair, tmp_path / str(moved), moved)
+        target.check()
+        assert ("lm_head.weight" in target.skeleton.shapes) == bool(target.notes) == (moved > 0)
+    found = np.concatenate([*target.read("lm_head.weight", target.skeleton.shapes["lm_head.weight"])])
+    reference = target.family.load(target.folder, Checkpoint.open(target.folder).config)
+    np.testing.assert_array_equal(found, reference.lm_head.weight.detach().numpy())
+    assert not np.array_equal(found, reference.get_input_embeddings().weight.detach().numpy())
+    assert target.notes[0] in longest_sequence(target, None)[1]
 
 
 @pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss", "gemma-4-moe"])
