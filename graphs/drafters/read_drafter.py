@@ -245,6 +245,8 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
         return check_taps(ids, target.num_layers)
     except BuildError as error:
         problems.add(f"{error.what}: {error.why}")
+        if max(ids) == target.num_layers:
+            problems.fix = error.fix  # the head may be the one that was trained for this target
         return ()
 
 

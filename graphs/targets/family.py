@@ -207,8 +207,16 @@ def default_taps(num_layers: int) -> tuple[int, ...]:
 def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
     """Return ``taps`` as a tuple; raises ``BuildError`` unless they ascend within ``0..L-1``."""
     if list(taps) != sorted(set(taps)) or not all(0 <= t < num_layers for t in taps) or not taps:
+        what = f"taps {list(taps)} are invalid for a target of {num_layers} layers"
+        if taps and max(taps) == num_layers:
+            raise BuildError(
+                what,
+                why=f"{num_layers} means the output of the last layer, which cannot be tapped: taps (auxiliary "
+                f"hidden-state layers) are the inputs of layers 0 to {num_layers - 1}",
+                fix="use a head that does not read the output of the target's last layer",
+            )
         raise BuildError(
-            f"taps {list(taps)} are invalid for a target of {num_layers} layers",
+            what,
             why="taps (auxiliary hidden-state layers) must be distinct 0-based layer ids in ascending order",
             fix="correct the head's eagle_aux_hidden_state_layer_ids",
         )

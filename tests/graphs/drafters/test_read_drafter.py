@@ -313,6 +313,19 @@ def test_a_target_too_shallow_for_the_default_taps_is_refused_unless_the_head_na
     assert read_drafter(CONFIG | {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}, shapes, shallow).taps == (1, 3, 5)
 
 
+def test_a_head_that_reads_the_last_layers_output_is_refused_as_such(
+    target: TargetSpec, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    last = target.num_layers
+    for entries in (
+        {"eagle_aux_hidden_state_layer_ids": [2, 3, last]},
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, last - 1]}},
+    ):
+        with pytest.raises(BuildError, match=f"{last} means the output of the last layer") as caught:
+            read_drafter(CONFIG | entries, shapes, target)
+        assert "does not read the output of the target's last layer" in caught.value.fix
+
+
 def test_unsupported_architecture_lists_supported_ones() -> None:
     with pytest.raises(BuildError, match=r"MambaForCausalLM[\s\S]*Qwen3ForCausalLM"):
         family_for({"architectures": ["MambaForCausalLM"]})
