@@ -43,6 +43,20 @@ _ROPE_NUMBERS = frozenset({
 })  # fmt: skip
 
 
+def max_positions(config: Config) -> int:
+    """Return the longest sequence of a legal config: as stated, or as extended by YaRN.
+
+    Guides to YaRN add the scaling to a config, and leave ``max_position_embeddings`` as it was.
+    """
+    longest: int = config.get("max_position_embeddings") or 2048
+    for rope in (config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
+        if "yarn" in (rope.get("rope_type"), rope.get("type")):
+            trained, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+            if trained and factor:
+                longest = max(longest, int(min(trained * factor, _LARGEST_INT)))
+    return longest
+
+
 def experts_per_token(config: Config) -> Any:
     """Return the number of routed experts per token, from any of its config entries; None if the config has none."""
     return next((config[name] for name in _EXPERTS_PER_TOKEN if config.get(name) is not None), None)

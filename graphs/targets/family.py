@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ...plugins.errors import BuildError
+from ..config_values import max_positions
 from .check_config import Entries, check_config
 from .gguf_naming import GgufNaming
 
@@ -126,7 +127,7 @@ class Family:
             hidden_size=text["hidden_size"],
             num_layers=layers,
             vocab_size=text["vocab_size"],
-            max_position_embeddings=text.get("max_position_embeddings", 2048),
+            max_position_embeddings=max_positions(text),
             caches=self.caches(text),
             windows=self.windows(text),
         )

@@ -56,6 +56,15 @@ def test_a_generation_config_of_endless_depth_is_refused(pair: Pair) -> None:
         read(pair)
 
 
+def test_yarn_allows_a_longer_sequence_than_the_config_states(pair: Pair) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 200}
+    config = {name: value for name, value in pair.config.items() if name != "rope_parameters"}
+    (pair.target / "config.json").write_text(json.dumps(config | {"rope_scaling": rope}))
+    inputs = read_inputs(SizeOptions(max_seq_len=700), resolve(str(pair.target), str(pair.head)))
+    assert inputs.max_seq_len == 700
+    assert not any("max_seq_len" in warning for warning in inputs.warnings)
+
+
 def test_a_template_that_no_chat_could_use_is_a_warning(pair: Pair) -> None:
     (pair.target / "chat_template.jinja").write_text("{{ messages }}")
     before = read(pair).warnings

@@ -150,3 +150,20 @@ def test_described_configuration_builds_or_is_rejected(family: str, name: str, v
     with suppress(BuildError):
         family_for(config).describe(config)
         assert Skeleton(config).shapes
+
+
+@pytest.mark.parametrize(
+    ("change", "longest"),
+    [
+        ({}, 256),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 200}}, 800),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}, 256),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}, 256),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 256),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.5, "original_max_position_embeddings": 201}}, 502),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, 256),
+    ],
+)
+def test_yarn_extends_the_longest_sequence(change: dict[str, Any], longest: int) -> None:
+    config = CONFIGS["qwen3"] | change
+    assert family_for(config).describe(config).max_position_embeddings == longest
