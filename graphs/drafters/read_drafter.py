@@ -60,6 +60,8 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     _compare_with_config(flat, parts, sizes, problems)
     shared = _shared(flat, parts, sizes, tensors, target)
     reasons |= _LEFT_TO_TARGET | dict.fromkeys(shared, "")
+    if EMBEDDING in shared and LM_HEAD not in tensors and flat.get("tie_word_embeddings") is True:
+        reasons[LM_HEAD] = "the config ties this tensor to the head's embedding, which is missing too"
     heads = _heads(flat, sizes, problems)
     taps = _taps(flat, parts.fc_norms, sizes, target, problems)
     sizes.setdefault("vocab_size", target.vocab_size)

@@ -346,7 +346,8 @@ def test_tables_that_a_head_leaves_out_are_its_targets(target: TargetSpec, shape
     assert read_drafter(CONFIG, shapes, target).shared == ("embed_tokens.weight",)
     del shapes["lm_head.weight"]
     assert read_drafter(CONFIG, shapes, target).shared == ("embed_tokens.weight", "lm_head.weight")
-    assert "lm_head.weight is missing" in refusal(CONFIG | {"tie_word_embeddings": True}, shapes, target)
+    message = refusal(CONFIG | {"tie_word_embeddings": True}, shapes, target)
+    assert "lm_head.weight is missing: the config ties this tensor to the head's embedding" in message
     wider = replace(target, hidden_size=64)
     message = refusal(CONFIG | {"target_hidden_size": 64}, shapes | {"fc.weight": (48, 192)}, wider)
     assert (
