@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 BLOCK = 128  # characters of a prompt per hashed block
 PROMPTS = ("messages", "prompt", "input")  # the fields with the prompt, by API
+GENERATES = {"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/invocations"}
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ class Question:
 
     @classmethod
     async def of(cls, request: Request) -> Question:
-        """Read a request. A request without a seed gets one, so that another replica can produce the same text."""
+        """Read a request. One that generates gets a seed if it has none, so that all replicas produce the same text."""
         headers = tuple((name, value) for name, value in request.headers.raw if name != b"content-length")
         question = cls(request.method, request.url.path, headers, await request.body())
         fields = question.fields
         prompt = next((fields[name] for name in PROMPTS if fields.get(name)), "")
         question = replace(question, prompt=prompt if isinstance(prompt, str) else json.dumps(prompt))
-        if prompt and fields.get("seed") is None:
+        if question.path in GENERATES and prompt and fields.get("seed") is None:
             question = replace(question, body=json.dumps({**fields, "seed": random.getrandbits(31)}).encode())
         return question

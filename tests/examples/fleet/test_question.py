@@ -8,8 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fleet.question import BLOCK, Question
+from fleet.question import BLOCK, GENERATES, Question
 from starlette.requests import Request
+
+from peagle.engines.serving.api_face import BodyRoute
+from peagle.engines.serving.faces import FACES
 
 
 def _question(path: str, body: bytes) -> Question:
@@ -27,6 +30,7 @@ def _question(path: str, body: bytes) -> Question:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
         ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}),
         ("/v1/responses", {"input": "hi"}),
+        ("/invocations", {"prompt": "def f"}),
     ],
 )
 def test_a_request_of_every_api_gets_a_seed_and_a_prompt_to_route_by(path: str, fields: dict[str, Any]) -> None:
@@ -34,6 +38,30 @@ def test_a_request_of_every_api_gets_a_seed_and_a_prompt_to_route_by(path: str, 
     assert {**fields, "seed": question.fields["seed"]} == question.fields
     assert question.prompt
     assert dict(question.headers) == {b"a": b"b"}  # the length may differ now
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/tokenize", {"prompt": "def f"}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "hi"}]}),  # the chat page asks so before each question
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses/input_tokens", {"input": "hi"}),
+        ("/v1/embeddings", {"input": "hi"}),
+    ],
+)
+def test_a_request_that_generates_nothing_gets_no_seed(path: str, fields: dict[str, Any]) -> None:
+    body = json.dumps(fields).encode()
+    question = _question(path, body)
+    assert question.body == body
+    assert question.prompt
+
+
+def test_every_path_that_gets_a_seed_accepts_one() -> None:
+    routes = {route.path: route for face in FACES.values() for route in face.routes}
+    assert routes.keys() >= GENERATES
+    for route in map(routes.__getitem__, GENERATES):
+        assert not isinstance(route, BodyRoute) or "seed" in route.body.__struct_fields__
 
 
 def test_a_seed_of_the_client_is_kept() -> None:
