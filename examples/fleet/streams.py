@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import Message
 
 DONE = "[DONE]"
+GROWING = {  # texts and lists of a choice that grow with its tokens: those of all its events together do not vary
+    "choice": ("text", "token_ids", "prompt_token_ids"),
+    "delta": ("content", "reasoning_content", "tool_calls"),
+    "logprobs": ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset"),
+}
+Lengths = Counter[tuple[str, str]]
 
 
 class Broken(Exception):
@@ -56,20 +63,17 @@ class Told:
     """The sent part of a stream, so that a restarted stream can continue where the first one broke off."""
 
     head: dict[str, Any] = field(default_factory=dict)  # fields of the first event that identify the stream
-    characters: dict[int, int] = field(default_factory=dict)  # by choice
+    sent: dict[int, Lengths] = field(default_factory=dict)  # by choice
     ended: set[int] = field(default_factory=set)
-    skips: dict[int, int] = field(default_factory=dict)
+    skips: dict[int, Lengths] = field(default_factory=dict)
     is_whole: bool = False
 
     def begin_anew(self) -> None:
         """Start again from the beginning of the same stream."""
-        self.skips = dict(self.characters)
+        self.skips = {index: Counter(lengths) for index, lengths in self.sent.items()}
 
     def next(self, event: str) -> str | None:
-        """Return the event to send, or None if it was sent.
-
-        Raises ``Broken`` if a partly sent event cannot be cut.
-        """
+        """Return the event to send without its sent part, or None if nothing is left."""
         if event == DONE:
             self.is_whole, was_whole = True, self.is_whole
             return None if was_whole else event
@@ -86,19 +90,34 @@ class Told:
         index = choice["index"]
         if index in self.ended:
             return False
-        holder, name = (choice["delta"], "content") if "delta" in choice else (choice, "text")
-        text = holder.get(name) or ""
-        skipped = min(self.skips.get(index, 0), len(text))
-        if 0 < skipped < len(text) and choice.get("logprobs"):
-            raise Broken("an event with logprobs cannot be cut")
-        was_begun = index in self.skips
-        if skipped:
-            self.skips[index] -= skipped
-            holder[name] = text[skipped:]
-        self.characters[index] = self.characters.get(index, 0) + len(text) - skipped
+        sent, skips = self.sent.setdefault(index, Counter()), self.skips.get(index, Counter())
+        is_new, cut = index not in self.skips, Lengths()
+        for place, names in GROWING.items():
+            part = choice if place == "choice" else choice.get(place) or {}
+            for name in filter(part.get, names):
+                key, value = (place, name), part[name]
+                cut[key] = min(skips[key], len(value))
+                skips[key] -= cut[key]
+                sent[key] += len(value) - cut[key]
+                part[name] = value[cut[key] :]
+                is_new |= cut[key] < len(value)
+                if place == "delta" and not part[name]:
+                    del part[name]
+        if choice.get("drafted"):
+            choice["drafted"] = _after(choice["drafted"], cut["choice", "text"] + cut["delta", "content"])
         if choice.get("finish_reason"):
             self.ended.add(index)
-        return index in self.ended or len(text) > skipped or not was_begun
+        return is_new or index in self.ended
+
+
+def _after(runs: Sequence[tuple[str, bool]], characters: int) -> list[tuple[str, bool]]:
+    """Return the runs of a text after so many characters. Their ends vary, because the number of drafts does."""
+    left = []
+    for text, is_drafted in runs:
+        if text[characters:]:
+            left.append((text[characters:], is_drafted))
+        characters = max(characters - len(text), 0)
+    return left
 
 
 async def events(messages: AsyncIterator[Message], api: Api) -> AsyncIterator[str]:
