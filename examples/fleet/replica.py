@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
 from starlette.types import Message
 
 from fleet.metrics import Report, Tally
@@ -108,15 +109,17 @@ class Replica:
 
         holder = Holder.actor()
         while True:
-            fleet: Fleet = await holder.get.remote()
-            rank = serve.get_replica_context().rank
-            wanted = fleet.drafters.of(rank.rank if rank else 0) or self._own
             try:
+                fleet: Fleet = await holder.get.remote()
+                rank = serve.get_replica_context().rank
+                wanted = fleet.drafters.of(rank.rank if rank else 0) or self._own
                 if wanted != self._drafter:
                     await self._use(wanted)
                 self._problem = None
                 if fleet.drafters != self._drafters:  # all replicas count from here, to be compared
                     self._drafters, self._since = fleet.drafters, Tally.of(self._text())
+            except RayError as error:  # Ray starts the actor again
+                self._problem = f"the settings cannot be read ({type(error).__name__}); the drafter stays"
             except PeagleError as error:
                 self._problem = error.one_line
             await asyncio.sleep(POLL_SECONDS)
