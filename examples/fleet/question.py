@@ -26,6 +26,7 @@ class Question:
     path: str
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
+    query: bytes = b""
     prompt: str = ""
     engine: str = ""
     avoid: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class Question:
     async def of(cls, request: Request) -> Question:
         """Read a request. One that generates gets a seed if it has none, so that all replicas produce the same text."""
         headers = tuple((name, value) for name, value in request.headers.raw if name != b"content-length")
-        question = cls(request.method, request.url.path, headers, await request.body())
+        question = cls(request.method, request.url.path, headers, await request.body(), request.scope["query_string"])
         fields = question.fields
         prompt = next((fields[name] for name in PROMPTS if fields.get(name)), "")
         question = replace(question, prompt=prompt if isinstance(prompt, str) else json.dumps(prompt))

@@ -149,6 +149,6 @@ def engine_id(manifest: Any) -> str:
 def _scope(question: Question) -> dict[str, Any]:
     return {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": question.method,
-        "path": question.path, "raw_path": question.path.encode(), "query_string": b"",
+        "path": question.path, "raw_path": question.path.encode(), "query_string": question.query,
         "headers": [*question.headers, (b"content-length", str(len(question.body)).encode())],
     }  # fmt: skip

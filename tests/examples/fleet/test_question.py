@@ -15,12 +15,12 @@ from peagle.engines.serving.api_face import BodyRoute
 from peagle.engines.serving.faces import FACES
 
 
-def _question(path: str, body: bytes) -> Question:
+def _question(path: str, body: bytes, query: bytes = b"") -> Question:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"content-length", b"9"), (b"a", b"b")]}
-    return asyncio.run(Question.of(Request({**scope, "query_string": b"", "server": ("x", 1)}, receive)))
+    return asyncio.run(Question.of(Request({**scope, "query_string": query, "server": ("x", 1)}, receive)))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,10 @@ def test_a_seed_of_the_client_is_kept() -> None:
     assert _question("/v1/completions", body).body == body
 
 
+def test_a_query_is_passed_on() -> None:
+    assert _question("/v1/responses/resp_1/input_items", b"", b"after=item_3&limit=2").query == b"after=item_3&limit=2"
+
+
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[1]", b'{"colour": 1}', b'{"prompt": ""}'])
 def test_errors_of_a_replica_are_passed_on_unchanged(body: bytes) -> None:
     assert _question("/v1/completions", body).body == body
@@ -76,7 +80,7 @@ def test_errors_of_a_replica_are_passed_on_unchanged(body: bytes) -> None:
 
 def test_prompts_are_compared_in_whole_blocks() -> None:
     def beginnings(prompt: str) -> list[int]:
-        return Question("POST", "/v1/completions", (), b"", prompt).beginnings
+        return Question("POST", "/v1/completions", (), b"", prompt=prompt).beginnings
 
     long = "x" * BLOCK + "y" * BLOCK
     assert beginnings(long + "z") == beginnings(long + "a") == beginnings(long)

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 from fleet.metrics import Tally
+from fleet.question import Question
 from fleet.settings import Drafters, Fleet, Holder, Scaling
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from tests.examples.fleet.conftest import ActorDiedError, ActorUnavailableError
 
@@ -25,6 +29,27 @@ class SettingsActor:
         if self._errors:
             raise self._errors.pop(0)
         return self._fleet
+
+
+def test_the_server_gets_the_path_the_query_and_the_body_of_a_request(module_of_fleet: Callable[[str], Any]) -> None:
+    base: Any = module_of_fleet("replica").Replica
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        said = f"{request.url.path}?{request.url.query} {(await request.body()).decode()}"
+        await PlainTextResponse(said)(scope, receive, send)
+
+    class Replica(base):  # type: ignore[misc]
+        """One without an engine."""
+
+        def __init__(self) -> None:
+            self._id, self._name, self._app = "engine", "replica", server
+
+    async def answer(question: Question) -> bytes:
+        return b"".join([message.get("body", b"") async for message in Replica().answer(question)])
+
+    question = Question("GET", "/v1/responses/resp_1/input_items", (), b"body", b"after=item_3&limit=2")
+    assert asyncio.run(answer(question)) == b"/v1/responses/resp_1/input_items?after=item_3&limit=2 body"
 
 
 def test_a_replica_follows_the_settings_again_once_their_actor_has_restarted(
