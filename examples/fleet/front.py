@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.types import Message
 
 from fleet.metrics import Report, comparison, merged
-from fleet.question import Question
+from fleet.question import MISDIRECTED, Question
 from fleet.streams import Api, Broken, api_of, events
 
 PAUSES = (0.5, 1.0, 2.0, 4.0, 0.0)  # seconds after each try of a request: Ray notices a death a little later
@@ -54,11 +54,11 @@ class Front:
         messages = self._messages(question, api)
         try:
             start = await anext(messages)
+            if start["status"] != 200:
+                body = b"".join([message.get("body", b"") async for message in messages])
+                return Response(body, start["status"], _headers(start))
         except Broken:
             return _unavailable()
-        if start["status"] != 200:
-            body = b"".join([message.get("body", b"") async for message in messages])
-            return Response(body, start["status"], _headers(start))
         return StreamingResponse(events(messages, api), 200, _headers(start))
 
     async def _messages(self, question: Question, api: Api) -> AsyncIterator[Message]:
@@ -66,14 +66,15 @@ class Front:
 
         Raises ``Broken`` if no replica can continue.
         """
+        has_begun = False
         for pause in PAUSES:
             headers: dict[str, str] = {}
             try:
                 async for message in self._replicas.answer.remote(question):
                     if message["type"] == "http.response.start":
-                        if question.engine and message["status"] != 200:
-                            raise Broken("its replica died, and no other can continue it with the same engine")
-                        headers = _headers(message)
+                        if has_begun and message["status"] != 200:
+                            raise Broken(f"its replica died, and {_refusal(message['status'])}")
+                        has_begun, headers = True, _headers(message)
                     elif message.get("body"):
                         question = replace(question, engine=headers["x-engine"])
                     yield message
@@ -99,6 +100,12 @@ class Front:
         """Return the answers of all replicas but those that end meanwhile."""
         answers = await self._everyone.broadcast(method).results_async(timeout_s=SECONDS, return_exceptions=True)
         return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+
+def _refusal(status: int) -> str:
+    if status == MISDIRECTED:
+        return "no other can continue it with the same engine"
+    return f"the next one refused it with status {status}"
 
 
 def _headers(start: Message) -> dict[str, str]:

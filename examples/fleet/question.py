@@ -12,6 +12,7 @@ from starlette.requests import Request
 BLOCK = 128  # characters of a prompt per hashed block
 PROMPTS = ("messages", "prompt", "input")  # the fields with the prompt, by API
 GENERATES = {"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/invocations"}
+MISDIRECTED = 421  # status of a replica: the answer was begun by another engine, whose text may differ
 
 
 @dataclass(frozen=True)

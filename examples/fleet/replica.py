@@ -13,11 +13,10 @@ from ray.exceptions import RayError
 from starlette.types import Message
 
 from fleet.metrics import Report, Tally
-from fleet.question import Question
+from fleet.question import MISDIRECTED, Question
 from fleet.settings import Drafters, Fleet, Holder
 
 POLL_SECONDS = 2.0  # between looks at the settings
-MISDIRECTED = 421  # the answer was begun by another engine, whose text may differ
 
 
 class Replica:
