@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ...engines.folder.manifest import Manifest
+from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
+from ..precision.calibration.dataset import default_limits
 from ..precision.calibration.obtain_ranges import InputTypes, obtain, origin
 from ..precision.calibration.saved_ranges import Scales
 from ..request.resolved_config import FILE_NAME, calibration_of
@@ -18,8 +21,8 @@ _REPORT = "build_report.json"
 _FIX = "restore the calibration samples or the saved ranges at their paths, or rebuild the engine"
 
 
-def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
-    """Return the ranges of an engine, from the store or calibrated again with the same settings.
+def rebuild_ranges(folder: Path, manifest: Manifest, origins: Origins, store: StageStore, progress: Progress) -> Scales:
+    """Return the ranges of the engine in ``folder``, from the store or calibrated again with the same settings.
 
     Raises ``EnvironmentProblem`` if the samples or the saved ranges are missing or have changed.
     """
@@ -28,7 +31,8 @@ def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: 
     try:
         how.check()
         types = InputTypes.recorded(recorded.get("method") if isinstance(recorded, dict) else None)
-        scales = obtain(how, origins.target, store, progress, input_types=types)
+        limits = default_limits(lowering_named(manifest.backend.lowering))
+        scales = obtain(how, origins.target, store, progress, defaults=limits, input_types=types)
     except PeagleError as error:
         raise EnvironmentProblem(
             f"cannot recover the calibrated ranges of the engine: {error.what}", why=error.why, fix=_FIX

@@ -122,7 +122,7 @@ class UnpublishedPairs:
             needs += unweighted(target, recipe, lowering)
         if not needs:
             return None
-        return rebuild_ranges(self.folder, self.origins, self.store, self.progress)
+        return rebuild_ranges(self.folder, self.manifest, self.origins, self.store, self.progress)
 
     def _compile(
         self, component: Component, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None

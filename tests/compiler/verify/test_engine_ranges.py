@@ -25,7 +25,8 @@ from tests.models import Pair, make_pair
 
 
 def samples(path: Path, first: int) -> Path:
-    ids = [[(first + 7 * i + 3 * j * j) % 90 + 2 for j in range(80)] for i in range(4)]
+    """Write more and longer samples than calibration for a CPU uses by default."""
+    ids = [[(first + 7 * i + 3 * j * j) % 90 + 2 for j in range(140)] for i in range(20)]
     path.write_text("".join(json.dumps({"input_ids": each}) + "\n" for each in ids))
     return path
 
@@ -39,7 +40,8 @@ def built(pair: Pair, out: Path, ranges: CalibrationOptions) -> Path:
 
 
 def again(engine: Path) -> Scales:
-    return rebuild_ranges(engine, Origins.open(Manifest.read(engine), engine), StageStore.default(), Quiet())
+    manifest = Manifest.read(engine)
+    return rebuild_ranges(engine, manifest, Origins.open(manifest, engine), StageStore.default(), Quiet())
 
 
 def same(one: Scales, other: Scales) -> bool:
@@ -59,13 +61,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(tiny: Pair, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    ranges = CalibrationOptions(data=data, method="percentile", num_samples=4)
+    ranges = CalibrationOptions(data=data, method="percentile")
     return built(tiny, tmp_path_factory.mktemp("engine") / "engine", ranges)
 
 
 def test_calibration_is_repeated_with_the_same_samples_or_skipped(engine: Path, data: Path) -> None:
     found, before = again(engine).facts, data.read_bytes()
-    assert (found.num_samples, found.num_tokens, found.method["name"]) == (4, 320, "percentile")
+    assert (found.num_samples, found.num_tokens, found.method["name"]) == (16, 2048, "percentile")
     try:
         samples(data, 5)
         with pytest.raises(EnvironmentProblem, match="cannot recover") as caught:
