@@ -54,7 +54,8 @@ class Losslessness:
     time. ``drafts_accepted``: number of drafts that were accepted in the compared texts. ``plain_sha256``: hash of all
     tokens of the reference. ``width_difference``: largest difference between the logits of a token in windows of
     different widths, relative to the largest logit of the first prompt; not judged, but where it is 0, no token can
-    depend on drafts. With an ``acceptance_tolerance`` above 0, differences are counted but not judged.
+    depend on drafts; None: not measured. With an ``acceptance_tolerance`` above 0, differences are counted but not
+    judged.
     """
 
     prompts: int
@@ -73,7 +74,7 @@ class Losslessness:
     acceptance_tolerance: float = 0.0
     drafts_accepted: int = 0
     plain_sha256: str = ""
-    width_difference: float = 0.0
+    width_difference: float | None = None
 
     @property
     def is_lossy(self) -> bool:
@@ -183,7 +184,7 @@ def compare_on_and_off(
         acceptance_tolerance=acceptance_tolerance,
         drafts_accepted=drafts_accepted,
         plain_sha256=digest.hexdigest(),
-        width_difference=max((_width_difference(engine, *each) for each in logits), default=0.0),
+        width_difference=max((_width_difference(engine, *each) for each in logits), default=None),
     )
 
 

@@ -60,8 +60,9 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
     ]
     far = lossless.width_difference
-    bits = f"differ by up to {far:.1e} of the largest" if far else "the same to the bit"
-    rows.append(("logits in windows of other widths", bits))
+    if far is not None:
+        bits = f"differ by up to {far:.1e} of the largest" if far else "the same to the bit"
+        rows.append(("logits in windows of other widths", bits))
     if lossless.ties:
         why = "where plain decoding gives either token, depending on the width of the pass"
         rows.append(("ties", f"{lossless.ties} texts diverge at a near-tie, {why}; each is compared up to its tie"))

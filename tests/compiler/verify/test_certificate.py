@@ -24,6 +24,7 @@ from peagle.compiler.verify.certificate import (
     Comparison,
 )
 from peagle.compiler.verify.losslessness import Divergence
+from peagle.compiler.verify.printing import lossless_lines
 from peagle.plugins.errors import UsageError
 
 CHANGED = Divergence("3: stack", "greedy", 4, 17, 5, None, 0.25)
@@ -68,6 +69,12 @@ def test_totals_are_those_of_the_comparisons(path: Path) -> None:
     content = json.loads(path.read_text())
     assert (content["tokens_compared"], content["tokens_differing"]) == (1900, 2)
     assert (content["ties"], content["drafts_accepted"], content["prompts"]["count"]) == (1, 350, 10)
+
+
+def test_what_a_record_does_not_contain_is_not_reported(path: Path) -> None:
+    found = RECORD.losslessness(path)
+    assert found.width_difference is None
+    assert "logits in windows of other widths" not in dict(lossless_lines(found))
 
 
 def test_the_seal_is_the_hash_that_the_documentation_computes(path: Path) -> None:
