@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from heads import packed_lessons
 from heads.batch_decoder import BatchDecoder
 from heads.dialogues import ChatFormat, Dialogue, loops, write_dialogues
 from heads.head import HeadShape, load_head, start_head
@@ -76,6 +77,15 @@ def test_batches_are_those_of_lessons_in_a_folder(written: list[Dialogue], head_
         torch.testing.assert_close(getattr(got, name)[used], getattr(wanted, name)[used], atol=2e-3, rtol=2e-3)
     answers = torch.cat([lesson.ids[lesson.answer :] for lesson in alone])
     assert torch.equal(packed.answers(), answers)
+
+
+def test_every_dialogue_has_weights_if_one_is_read_alone(
+    written: list[Dialogue], head_target: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_lessons, "READ_AT_ONCE", len(written) - 1)
+    packed = PackedLessons.of(head_target, written, TAPS)
+    to_draft = torch.arange(head_target.config.vocab_size)
+    assert all(packed.batch([place], to_draft).weight.any() for place in range(len(written)))
 
 
 def test_an_epoch_has_every_dialogue_at_most_once() -> None:

@@ -41,7 +41,7 @@ class LessonBatches:
             )
         self.lessons, self.to_draft, self.rows, self.seed = lessons, to_draft, rows, seed
         self.per_epoch = len(lessons) // rows
-        self.fixed = common_prefix(lessons)
+        self.fixed = common_prefix([lesson.ids for lesson in lessons])
 
     def at(self, step: int) -> Batch:
         """Return the batch of `step`."""
@@ -78,9 +78,9 @@ class LessonBatches:
         return weight
 
 
-def common_prefix(lessons: list[Lesson]) -> int:
-    """Return the length of the lessons' common prefix in tokens (at least 1)."""
-    shortest = min(len(lesson.ids) for lesson in lessons)
-    starts = torch.stack([lesson.ids[:shortest] for lesson in lessons])
+def common_prefix(texts: list[Tensor]) -> int:
+    """Return the length of the common prefix of texts, int64 [T] each, in tokens (at least 1)."""
+    shortest = min(map(len, texts))
+    starts = torch.stack([ids[:shortest] for ids in texts])
     same = (starts == starts[0]).all(0).cumprod(0)
     return max(1, int(same.sum()))

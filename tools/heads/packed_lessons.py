@@ -59,7 +59,7 @@ class PackedLessons:
             first=length.cumsum(0) - length,
             length=length,
             answer=torch.tensor([dialogue.answer for dialogue in ordered], device=device),
-            prefix=common_prefix(read),
+            prefix=common_prefix([torch.tensor(dialogue.ids) for dialogue in ordered]),
             **parts,
         )
 
