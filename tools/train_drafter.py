@@ -117,7 +117,8 @@ def main() -> None:
     optimizer = MuonAndAdam(drafter, blocks | {"fc.weight"}, MUON_LR, ADAM_LR, WEIGHT_DECAY, factors)
 
     first, seconds_before = 0, 0.0
-    checkpoint = resume(arguments.state, steps, DECAY_SHARE)
+    settings = {"--seed": str(seed), "--own-batches": str(arguments.own_batches), "the target": weights_digest[:12]}
+    checkpoint = resume(arguments.state, steps, DECAY_SHARE, settings)
     if checkpoint is not None:
         drafter.load_state_dict(checkpoint.model)
         optimizer.load_state_dict(checkpoint.optimizers)
@@ -152,7 +153,8 @@ def main() -> None:
             by_depth = " ".join(f"{share:.2f}" for share in agreement.tolist())
             print(f"{seconds:6.0f}s  step {done}/{steps}  loss {loss.item():.3f}  agreement {by_depth}", flush=True)
         if done % CHECKPOINT_EVERY == 0 or done == steps:
-            Checkpoint(done, steps, seconds, drafter.state_dict(), optimizer.state_dict()).save(arguments.state)
+            weights, states = drafter.state_dict(), optimizer.state_dict()
+            Checkpoint(done, steps, seconds, weights, states, settings).save(arguments.state)
         if arguments.publish_every and done % arguments.publish_every == 0 and done != steps:
             run = DrafterRun(done, steps, seed, seconds, own, arguments.own_batches, weights_digest)
             ship(arguments.out, drafter, target, tokenizer, held_out, run)

@@ -26,7 +26,7 @@ from heads.sparse_loss import SparseCrossEntropy
 from heads.target import TargetFiles, fast_dtype
 from publish import publish
 from torch import Tensor
-from training import Checkpoint, MuonAndAdam, read_checkpoint, resume, wsd
+from training import Checkpoint, MuonAndAdam, digest, read_checkpoint, resume, wsd
 
 # Either file is below 16 MB. EAGLE-3 heads usually have one layer; P-EAGLE gains from a second.
 SHAPES: dict[Method, HeadShape] = {
@@ -100,15 +100,18 @@ def train(
     publish_head: Callable[[], None] = lambda: None,
     begin_with: Checkpoint | None = None,
     rate: float = 1.0,
+    run: dict[str, str] | None = None,
 ) -> float:
     """Train to step `steps` from `state` if it exists, otherwise from `begin_with` (a finished run) or from scratch.
 
     Returns the total seconds of all sessions, including those of the other run.
 
     `rate` is a factor on all learning rates. `publish_head` is called after each checkpoint, so that a head can be
-    measured during training.
+    measured during training, and at the end, also if nothing was left to train. `run` has the run's settings: see
+    `Checkpoint`.
     """
-    checkpoint = resume(state, steps, DECAY_SHARE)
+    run = run or {}
+    checkpoint = resume(state, steps, DECAY_SHARE, run)
     first = 0 if checkpoint is None else checkpoint.step
     checkpoint = checkpoint or begin_with
     seconds_before = 0.0 if checkpoint is None else checkpoint.seconds
@@ -132,8 +135,11 @@ def train(
             print(f"{seconds:6.0f}s  step {done}/{steps}  loss {result.loss:.3f}  agreement {by_depth}", flush=True)
         if now - saved >= checkpoint_seconds or done == steps:
             saved = now
-            Checkpoint(done, steps, seconds, head.trained() | {"unit": head.unit}, optimizer.state_dict()).save(state)
-            publish_head()
+            weights = head.trained() | {"unit": head.unit}
+            Checkpoint(done, steps, seconds, weights, optimizer.state_dict(), run).save(state)
+            if done < steps:
+                publish_head()
+    publish_head()
     return seconds_before + time.monotonic() - started
 
 
@@ -163,7 +169,8 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     data = DataFolder(arguments.data)
     made = data.description()
-    target = TargetFiles.find(made.target).model(torch.float32)
+    files = TargetFiles.find(made.target)
+    target = files.model(torch.float32)
     lessons = data.lessons()
     shape = SHAPES[method]
     other = None if arguments.begin_like is None else load_head(arguments.begin_like, target)
@@ -201,6 +208,13 @@ def main() -> None:
         publish_head=lambda: publish(arguments.out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES),
         begin_with=begin_with,
         rate=1.0 if other is None else ADAPTING,
+        run={
+            "--seed": str(arguments.seed),
+            "--rows": str(arguments.rows),
+            "--begin-with": digest(arguments.begin_with),
+            "--begin-like": digest(arguments.begin_like and arguments.begin_like / "model.safetensors"),
+            "the target": files.checkpoint.fingerprint[:12],
+        },
     )
     HeadRun(
         method=method,

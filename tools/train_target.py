@@ -87,7 +87,8 @@ def main() -> None:
     windows = Windows(stream, WINDOW, BATCH, arguments.seed)
 
     first, seconds_before = 0, 0.0
-    checkpoint = resume(arguments.state, steps, DECAY_SHARE)
+    settings = {"--seed": str(arguments.seed), "the corpus": corpus.digest[:12]}
+    checkpoint = resume(arguments.state, steps, DECAY_SHARE, settings)
     if checkpoint is not None:
         model.load_state_dict(checkpoint.model)
         optimizer.load_state_dict(checkpoint.optimizers)
@@ -110,7 +111,8 @@ def main() -> None:
                 held = held_out_loss(model, held_out, REPORT_WINDOWS)
             print(f"{seconds:6.0f}s  step {done}/{steps}  train {loss.item():.3f}  held-out {held:.3f}", flush=True)
         if done % CHECKPOINT_EVERY == 0 or done == steps:
-            Checkpoint(done, steps, seconds, model.state_dict(), optimizer.state_dict()).save(arguments.state)
+            weights, states = model.state_dict(), optimizer.state_dict()
+            Checkpoint(done, steps, seconds, weights, states, settings).save(arguments.state)
         if arguments.publish_every and done % arguments.publish_every == 0 and done != steps:
             ship(arguments.out, model, tokenizer, corpus, TargetRun(done, steps, arguments.seed, seconds, len(stream)))
     seconds = seconds_before + time.monotonic() - started

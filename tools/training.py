@@ -5,9 +5,10 @@ Batches depend only on the step number, and checkpoints survive an interruption.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,14 @@ class Windows:
 
 @dataclass
 class Checkpoint:
-    """The state that a resumed run needs."""
+    """The state that a resumed run needs; `run` has the settings that the state depends on, by flag or in words."""
 
     step: int
     steps: int
     seconds: float
     model: dict[str, Tensor]
     optimizers: list[dict[str, Any]]
+    run: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write a temporary file and rename it: a kill leaves the old checkpoint or the new one."""
@@ -118,14 +120,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(**torch.load(path, weights_only=True))
 
 
-def resume(path: Path, steps: int, decay_share: float) -> Checkpoint | None:
-    """Return the checkpoint of a run of `steps` steps, or None if there is none.
+def digest(path: Path | None) -> str:
+    """Return the start of a file's SHA-256, for the settings of a run; none without a file."""
+    return "none" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
-    The number of steps may have changed only while it had no effect on the run so far.
+
+def resume(path: Path, steps: int, decay_share: float, run: dict[str, str]) -> Checkpoint | None:
+    """Return the checkpoint of `run` with `steps` steps, or None if there is none.
+
+    The number of steps may have changed only while it had no effect on the run so far. Raises ``SystemExit`` for the
+    checkpoint of a run with other settings.
     """
     if not path.exists():
         return None
     checkpoint = read_checkpoint(path)
+    unrecorded = "not recorded"
+    pairs = {name: (checkpoint.run.get(name, unrecorded), run.get(name, unrecorded)) for name in run | checkpoint.run}
+    if changed := [f"{name} was {old}, and is now {new}" for name, (old, new) in pairs.items() if old != new]:
+        raise SystemExit(
+            f"{path} is the checkpoint of another run: {'; '.join(changed)}. Repeat the command of that run to "
+            "continue it, or move the file to start a new one."
+        )
     same_so_far = checkpoint.step <= first_decay_step(min(steps, checkpoint.steps), decay_share)
     if steps != checkpoint.steps and not same_so_far:
         raise SystemExit(

@@ -213,6 +213,12 @@ def test_training_improves_a_head_and_resumes(
         torch.testing.assert_close(parts.trained()[name], weight, msg=name)
     assert _loss(whole, lessons) < _loss(_new_head(head_target, lessons, method), lessons) - 0.2
 
+    published, head = [], _new_head(head_target, lessons, method)
+    batches = LessonBatches(lessons, head.target_to_draft(), 6, seed=1)
+    train(head, optimizer_for(head), batches, tmp_path / "whole.pt", STEPS, 1, torch.float32,
+          publish_head=lambda: published.append(_loss(head, lessons)))  # fmt: skip
+    assert published == [_loss(whole, lessons)]  # a run that is complete publishes its head again
+
     further = _new_head(head_target, lessons, method)
     batches = LessonBatches(lessons, further.target_to_draft(), 6, seed=2)
     state, finished = tmp_path / "further.pt", read_checkpoint(tmp_path / "whole.pt")
