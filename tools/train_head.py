@@ -116,6 +116,11 @@ def train(
     checkpoint = checkpoint or begin_with
     seconds_before = 0.0 if checkpoint is None else checkpoint.seconds
     if checkpoint is not None:
+        if not torch.equal(checkpoint.model.pop("draft_ids", torch.empty(0)), head.draft_ids):
+            raise SystemExit(
+                "the checkpoint belongs to a head with another draft vocabulary: its rows are those of other tokens. "
+                "Begin with a checkpoint of the same data folder, or with the finished head, using --begin-like."
+            )
         head.unit = checkpoint.model.pop("unit")
         head.load_trained(checkpoint.model)
         optimizer.load_state_dict(checkpoint.optimizers)
@@ -135,7 +140,7 @@ def train(
             print(f"{seconds:6.0f}s  step {done}/{steps}  loss {result.loss:.3f}  agreement {by_depth}", flush=True)
         if now - saved >= checkpoint_seconds or done == steps:
             saved = now
-            weights = head.trained() | {"unit": head.unit}
+            weights = head.trained() | {"unit": head.unit, "draft_ids": head.draft_ids}
             Checkpoint(done, steps, seconds, weights, optimizer.state_dict(), run).save(state)
             if done < steps:
                 publish_head()
@@ -156,8 +161,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=8, help="dialogues in each step")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--begin-with", type=Path, metavar="FILE", help="checkpoint of a finished run to go on from "
-                        "(its -run.json beside it), with a learning rate that rises and falls once more")  # fmt: skip
+    parser.add_argument("--begin-with", type=Path, metavar="FILE", help="checkpoint of a finished run on the same data "
+                        "to go on from (its -run.json beside it), with a learning rate that rises and falls once "
+                        "more")  # fmt: skip
     parser.add_argument("--begin-like", type=Path, metavar="FOLDER", help="head of the same method to adapt to the "
                         "text of one domain, with lower learning rates")  # fmt: skip
     return parser.parse_args()

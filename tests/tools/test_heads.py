@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from speculation import generate_alone, generate_together
 from torch.nn import functional
 from train_head import learn, optimizer_for, train
-from training import read_checkpoint
+from training import Checkpoint, read_checkpoint
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from peagle.graphs.drafters import read_drafter
@@ -236,6 +236,21 @@ def test_training_improves_a_head_and_resumes(
     again = load_head(tmp_path / "head", head_target)
     assert again.method == method
     assert _loss(again, lessons) == pytest.approx(_loss(whole, lessons), rel=0.02)
+
+
+def test_checkpoint_with_another_draft_vocabulary_is_refused(
+    head_target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
+) -> None:
+    def run(head: Head, state: str, begin_with: Checkpoint | None = None) -> None:
+        batches = LessonBatches(lessons, head.target_to_draft(), 6, seed=1)
+        train(head, optimizer_for(head), batches, tmp_path / state, 1, 1, torch.float32, begin_with=begin_with)
+
+    run(_new_head(head_target, lessons, "eagle3"), "first.pt")
+    other = _new_head(head_target, lessons, "eagle3")
+    other.draft_ids = other.draft_ids + 1
+    with pytest.raises(SystemExit, match="another draft vocabulary"):
+        run(other, "second.pt", read_checkpoint(tmp_path / "first.pt"))
+    assert not (tmp_path / "second.pt").exists()
 
 
 @pytest.mark.parametrize("method", METHODS)
