@@ -81,6 +81,7 @@ class Watch:
         """Observe the input of one weight of one expert, ``[tokens, width]``."""
         name = self._experts[id(module)]
         self.observe_tensor(_expert_key(f"{name}.{weight}", index), values)
+        self._add_squares(f"{name}.{weight}", values)
         if weight == EXPERT_WEIGHTS[0]:
             self._tokens[name][index] += len(values)
 
@@ -100,9 +101,12 @@ class Watch:
         return self._by_name(self._peaks, [0.0, 0.0])
 
     def squares(self) -> dict[str, Array]:
-        """Return the mean square of every input of a linear, float32 [columns], by the name of its weight."""
+        """Return the mean square of every input of a linear, float32 [columns], by the name of its weight.
+
+        The experts of a layer share one: many of them see few tokens.
+        """
         means = {n: (total / self._rows[n]).float().cpu().numpy() for n, total in self._squares.items()}
-        return {name: means[leader] for name, leader in self._leaders.items()}
+        return means | {name: means[leader] for name, leader in self._leaders.items()}
 
     def tokens(self) -> dict[str, Array]:
         """Return the number of tokens of each expert, int64 [E], by module."""
@@ -138,9 +142,12 @@ class Watch:
     def enter(self, name: str, values: Tensor) -> None:
         """Observe the input of the linear with the weight ``name``, ``[..., columns]``."""
         self.observe_tensor(name, values)
+        self._leaders[name] = name
+        self._add_squares(name, values)
+
+    def _add_squares(self, name: str, values: Tensor) -> None:
         rows = values.detach().reshape(-1, values.shape[-1])
         total = rows.double().square().sum(0)
-        self._leaders[name] = name
         self._squares[name] = self._squares[name] + total if name in self._squares else total
         self._rows[name] = self._rows.get(name, 0) + len(rows)
 

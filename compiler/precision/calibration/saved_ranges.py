@@ -54,7 +54,8 @@ class Scales:
 
     ``inputs``: input of a matmul, by the graph's name of its weight: one value, or one per expert ``[E]``.
     ``caches``: ``k_cache.i`` and ``v_cache.i``, the graph's names. ``expert_tokens``: int64 ``[E]`` by module.
-    ``squares``: the mean square of each input of a linear, ``[columns]`` by the name of its weight.
+    ``squares``: the mean square of each input of a linear, ``[columns]`` by the name of its weight; the experts of a
+    layer share one.
     ``clipped``: the share of observed values beyond a range, for inputs and caches that have any, in the range's shape.
     ``peaks``: the largest magnitude in each half of the samples, ``[..., 2]``. ``head_costs``: the costs of an LM head
     in a number format, ``[2]`` by its name (``lm_head_costs``). Earlier calibrations lack the last four.

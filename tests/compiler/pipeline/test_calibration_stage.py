@@ -26,7 +26,7 @@ from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.names import LM_HEAD, weight_name
 from peagle.plugins.errors import BuildError, UsageError
-from tests.models import Pair, make_pair
+from tests.models import BLOCKED, Pair, make_pair
 
 CPU, ORT, TENSORRT = LOWERINGS["cpu"], LOWERINGS["ort"], LOWERINGS["tensorrt"]
 
@@ -50,6 +50,17 @@ def test_four_bit_cpu_recipe_is_calibrated_by_default(pair: Pair, tmp_path: Path
     assert source is not None
     assert source.notes() == []
     assert phases.done[0]["for"] == f"{len(of_target(target, recipe, CPU).unweighted())} inputs"
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss", "gemma-4-moe"])
+def test_calibration_weights_the_columns_of_experts_too(family: str, tmp_path: Path) -> None:
+    experts = make_pair(tmp_path, family, sizes=BLOCKED)
+    target, recipe = Target.open(experts.target), RECIPES["int4"].on("fp32", CPU)
+    assert any(".experts." in name for name in of_target(target, recipe, CPU).unweighted())
+    scales = run(experts, tmp_path, Phases(), CalibrationOptions(num_samples=6, max_length=64))
+    source = of_target(target, recipe, CPU, scales)
+    source.check()
+    assert source.notes() == []
 
 
 def test_checkpoint_without_tokenizer_is_rounded_uncalibrated_with_a_note(pair: Pair, tmp_path: Path) -> None:
