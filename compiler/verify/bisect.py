@@ -11,14 +11,14 @@ import math
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engines.folder.manifest import Manifest
-from ...graphs.lowering import ORT, TENSORRT, lowering_named
+from ...graphs.lowering import ORT
 from ...plugins.number_formats import PrecisionLimits
 from ..console.progress import Progress
-from ..hardware.gpus import export_form, sm_number
-from ..precision.recipes import RECIPES, Recipe
+from ..precision.recipes import Recipe
+from ..request.resolved_config import FILE_NAME as RESOLVED
 from .engine_origin import reference_recipe
 from .held_out_texts import Texts
 from .logits import Array, LogitsComparison, compare_logits
@@ -188,26 +188,12 @@ def _predicted(ranked: Sequence[tuple[float, Group]], fixed: float, before: floa
     return before * left / total if total else 0.0
 
 
-def rebuild_command(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) -> str:
-    """Return the ``peagle-compile build`` command that rebuilds the engine with ``exclude`` unquantized as well.
+def rebuild_command(folder: Path, recipe: Recipe, exclude: Sequence[str]) -> str:
+    """Return the command that builds the engine in ``folder`` again with ``exclude`` unquantized as well.
 
-    The manifest does not record calibration samples: if they were not the bundled ones, add the flags of the
-    calibration.
+    All other options are those of its build.
     """
-    backend, usual = manifest.backend, RECIPES[recipe.name].on(recipe.wide, lowering_named(manifest.backend.lowering))
-    words = ["peagle-compile", "build", "--model", manifest.target.origin.id]
-    words += ["--draft", manifest.drafter.origin.id] if manifest.drafter else ["--draft", manifest.method]
-    words += ["--backend", backend.name, "--precision", recipe.name]
-    words += ["--gpu", ",".join(backend.gpus)] if backend.gpus else []
-    for flag, field in (
-        ("--kv-cache-dtype", "kv_cache"), ("--lm-head-precision", "lm_head"), ("--draft-precision", "drafter")
-    ):  # fmt: skip
-        kind = getattr(recipe, field)
-        words += [flag, kind] if kind != getattr(usual, field) else []
+    words = ["peagle-compile", "build", "--config", str(folder / RESOLVED)]
     for pattern in dict.fromkeys([*recipe.exclude, *exclude]):
         words += ["--exclude", pattern]
-    lowering_name = export_form([sm_number(gpu) for gpu in backend.gpus])
-    if backend.name == "tensorrt" and lowering_name != backend.lowering == TENSORRT.name:
-        words += ["--experts", "dense"]
-    words += ["--allow-wide", ",".join(recipe.allow_wide)] if recipe.allow_wide else []
-    return shlex.join([*words, "--max-seq-len", str(manifest.shapes.max_seq_len), "--out", "ENGINE"])
+    return shlex.join([*words, "--out", "NEW_ENGINE"])

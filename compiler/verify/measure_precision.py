@@ -256,7 +256,7 @@ class _Measurement:
     def _bisected(self, limits: PrecisionLimits) -> Bisection:
         trial = BisectTrial(self._unpublished, self._cpu, self._lowering, self._texts)
         bisection = bisect(trial, limits, self._unpublished.progress)
-        return replace(bisection, command=rebuild_command(self._unpublished.manifest, self._recipe, bisection.exclude))
+        return replace(bisection, command=rebuild_command(self._unpublished.folder, self._recipe, bisection.exclude))
 
     def _step(self, text: str, total: int) -> AbstractContextManager[Advance]:
         return self._unpublished.progress.step(text, total)

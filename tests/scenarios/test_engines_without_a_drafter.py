@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +133,7 @@ def test_precision_cost_is_measured_on_the_target(cli: Run, tmp_path: Path) -> N
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(json.dumps({"input_ids": [i + j for j in range(40)]}) + "\n" for i in (2, 9, 40)))
     out = tmp_path / "int8"
-    done = cli("build", target, *PLAIN, "--precision", "int8", "--max-seq-len", 64, "--out", out)
+    done = cli("build", target, *PLAIN, "--lowering", "ort", "--precision", "int8", "--max-seq-len", 64, "--out", out)
     assert done.code == 0, done.err
     done = cli("verify", out, "--data", texts, "--max-perplexity-increase", 1000, "--bisect", "--json")
     precision = json.loads(done.out)["precision"]
@@ -140,7 +141,10 @@ def test_precision_cost_is_measured_on_the_target(cli: Run, tmp_path: Path) -> N
     assert precision["logits"]["tokens"] == 120
     assert precision["layers"]
     assert (precision["acceptance"], precision["greedy"]["prompts"]) == (None, 6)
-    assert "--draft none" in precision["bisection"]["command"]
+    done = cli(*shlex.split(precision["bisection"]["command"])[1:], "--dry-run", "--json")
+    again = json.loads(done.out)
+    assert (again["lowering"], again["drafter"]["note"]) == ("ort", "none: plain decoding")
+    assert f"but {', '.join(precision['bisection']['exclude'])} in fp32" in again["recipe"]
 
 
 def test_its_options_repeat_it(cli: Run, plain: Path, tmp_path: Path) -> None:

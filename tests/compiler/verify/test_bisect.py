@@ -15,8 +15,6 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.bisect import CACHES, bisect, rebuild_command
 from peagle.compiler.verify.logits import LogitsComparison
-from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import BackendRecord
 from peagle.plugins.number_formats import PrecisionLimits
 
 
@@ -76,10 +74,9 @@ def test_nan_cost_ranks_first() -> None:
     assert found.exclude[0] == "layers.1.*"
 
 
-@pytest.mark.parametrize(("lowering", "dense"), [("tensorrt-sm100", False), ("tensorrt", True)])
-def test_sm100_command_marks_dense_experts(lowering: str, dense: bool, tiny_folder: Path) -> None:
-    manifest = Manifest.read(tiny_folder)
-    manifest = replace(manifest, backend=BackendRecord("tensorrt", lowering, {}, ("sm_100",)))
-    command = rebuild_command(manifest, RECIPES["fp8"], ("layers.0.mlp.*",))
-    assert ("--experts dense" in command) == dense
-    assert "--gpu sm_100 --exclude 'layers.0.mlp.*'" in command
+def test_command_repeats_the_build_with_the_exclusions_of_both() -> None:
+    recipe = replace(RECIPES["fp8"], exclude=("lm_head", "layers.0.*"))
+    assert rebuild_command(Path("my engine"), recipe, ("layers.0.*", "layers.3.mlp.*")) == (
+        "peagle-compile build --config 'my engine/resolved_config.yaml' --exclude lm_head --exclude 'layers.0.*' "
+        "--exclude 'layers.3.mlp.*' --out NEW_ENGINE"
+    )
