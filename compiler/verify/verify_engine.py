@@ -38,7 +38,7 @@ _STATUS_OF: dict[State, Status] = {
     "passed": "passed", "failed": "failed", "not checked": "not checked",
     "lossy": "passed", "not reached": "not checked",
 }  # fmt: skip
-_NO_DRAFTS = "the engine has no drafter and does not speculate, so its output always equals that of plain decoding"
+NO_DRAFTS = "the engine has no drafter and does not speculate, so its output always equals that of plain decoding"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _not_needed(manifest: Manifest) -> dict[str, str]:
         "difference"
     )
     inapplicable = {
-        "losslessness": _NO_DRAFTS if not manifest.draft_method.drafts else "",
+        "losslessness": NO_DRAFTS if not manifest.draft_method.drafts else "",
         "parity": "" if exact else lossy,
         "precision": "the engine is in fp32, the reference that precisions are compared with" if exact else "",
     }

@@ -24,7 +24,7 @@ from .certificate import Certificate
 from .certify import DEFAULT_TOKENS, CertificateRequest
 from .measure_precision import MeasureRequest, Reference
 from .precision_limits import limits_of
-from .verify_engine import DEFAULT_K, NEED_CHECKPOINTS, Verification, require_parts, verify, verify_elsewhere
+from .verify_engine import DEFAULT_K, NEED_CHECKPOINTS, NO_DRAFTS, Verification, require_parts, verify, verify_elsewhere
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -101,6 +101,16 @@ class VerifyOptions:
             Certificate.read(self.certificate)
         require_writable(self.certificate)
 
+    def require_drafts(self, manifest: Manifest) -> None:
+        """Raise ``UsageError`` for an option that has no effect on an engine without drafts."""
+        options = {"--certificate": self.certificate, "--draft": self.draft}
+        given = [flag for flag, value in options.items() if value is not None]
+        if given and not manifest.draft_method.drafts:
+            raise UsageError(
+                f"{' and '.join(given)} cannot be used: {NO_DRAFTS}",
+                fix=f"omit {' and '.join(given)}, or build the engine with a head or with --draft ngram",
+            )
+
     def measures(self, manifest: Manifest) -> MeasureRequest:
         """Return the settings of the precision measurement. Raises ``UsageError`` for conflicting options."""
         recipe, caches = (manifest.precision.get(name, "") for name in ("recipe", "kv_cache"))
@@ -126,6 +136,7 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
     if {*options.only} & {*NEED_CHECKPOINTS} or not (options.only or manifest.backend.gpus):
         require("export", "verifying")
     require_parts(manifest, options.only)
+    options.require_drafts(manifest)
     request = options.measures(manifest)
     certificate = None
     if options.certificate is not None:

@@ -116,6 +116,16 @@ def test_run_and_inspect_report_the_missing_drafter(cli: Run, plain: Path) -> No
     assert (content["drafter"], list(content["operators"])) == (None, ["target"])
 
 
+@pytest.mark.parametrize("flags", [("--certificate", "c.json"), ("--draft", "ngram")])
+def test_verify_refuses_options_that_need_drafts(cli: Run, plain: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    before = sorted(tmp_path.iterdir())
+    words = [tmp_path / word if word.endswith(".json") else word for word in flags]
+    done = cli("verify", plain, *words)
+    assert done.code == 2
+    assert f"{flags[0]} cannot be used: the engine has no drafter" in done.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_only_parity_is_verified(cli: Run, plain: Path) -> None:
     done = cli("verify", plain, "--prompts", 1, "--json")
     assert done.code == 0, done.err
