@@ -155,7 +155,7 @@ def verify(
     progress, request = progress or Quiet(), request or MeasureRequest()
     prompts = code_prompts() if prompts is None else prompts
     max_k = engine.manifest.speculation.max_num_speculative_tokens
-    depths = [i for i in k if i <= max_k] or [max_k]
+    depths = [i for i in dict.fromkeys(k) if i <= max_k] or [max_k]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
     done = _initial(engine.folder, engine.manifest, only)
     if "losslessness" in done.remaining:

@@ -84,6 +84,11 @@ def test_an_engine_that_speculation_does_not_change_passes(tmp_path: Path) -> No
     assert set(lossless.policies) == {"greedy", "temperature 0.8"}
 
 
+def test_a_repeated_k_is_compared_once(tmp_path: Path) -> None:
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(3, 1, 3, 3), only=ALONE).losslessness
+    assert (found.k, found.tokens_compared) == ((3, 1), 2 * 2 * 2 * 10)
+
+
 def test_nan_logits_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "target_logits", lambda _, ids: np.full((len(ids), 100), np.nan, np.float32))
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(1,))
