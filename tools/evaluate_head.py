@@ -8,6 +8,7 @@ The target's answers are saved beside the data, so that a second head takes a mi
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 
 import torch
@@ -61,14 +62,19 @@ def ended(row: list[int], start: list[int], end: int, new_tokens: int) -> bool:
 def answers(
     path: Path, files: TargetFiles, taps: tuple[int, ...], prompts: list[str], dtype: torch.dtype
 ) -> list[Lesson]:
-    """Return the lessons of the target's answers to `prompts`, from `path` if it exists."""
+    """Return the lessons of the target's answers to `prompts`, from `path` (see `answers_file`) if it exists."""
     if not path.exists():
         model = files.model(dtype)
         save_lessons(path, lessons_of(model, greedy_answers(model, files.tokenizer(), prompts, NEW_TOKENS), taps))
-    lessons = load_lessons(path)
-    if len(lessons) != len(prompts):
-        raise SystemExit(f"{path} holds {len(lessons)} answers for {len(prompts)} prompts: delete it and try again")
-    return lessons
+    return load_lessons(path)
+
+
+def answers_file(
+    data: Path, name: str, dtype: torch.dtype, fingerprint: str, taps: tuple[int, ...], prompts: list[str]
+) -> Path:
+    """Return the path of the lessons of a target's answers, which differs with all that they depend on."""
+    made_from = hashlib.sha256(repr((fingerprint, tuple(taps), prompts)).encode()).hexdigest()[:12]
+    return data / f"answers-{name.lower()}-{str(dtype).removeprefix('torch.')}-{made_from}.pt"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -93,7 +99,7 @@ def main() -> None:
     arguments.data.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[Acceptance]] = {}
     for name, prompts in (("HumanEval", human_eval(arguments.human_eval)[: arguments.prompts]), ("chat", chat())):
-        kept = arguments.data / f"answers-{name.lower()}-{str(dtype).removeprefix('torch.')}.pt"
+        kept = answers_file(arguments.data, name, dtype, files.checkpoint.fingerprint, taps, prompts)
         lessons = answers(kept, files, taps, prompts, dtype)
         results[name] = []
         for count in arguments.k:
