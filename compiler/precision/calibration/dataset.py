@@ -234,13 +234,18 @@ def _samples(
     name: str, sequences: Iterable[list[int]], warnings: Sequence[str], vocab_size: int, limits: SampleLimits
 ) -> Samples:
     """Truncate sequences to the limit. Raises ``UsageError`` if there is too little text."""
-    samples = Samples.of(name, [ids[: limits.max_length] for ids in sequences], warnings)
+    whole = list(sequences)
+    samples = Samples.of(name, [ids[: limits.max_length] for ids in whole], warnings)
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
+        fixes = ["increase --calib-samples"] * (len(whole) == limits.max_samples)
+        fixes += ["increase --calib-length"] * (max(map(len, whole)) > limits.max_length)
+        if len(fixes) < 2:  # else, further texts have no effect
+            fixes.append("add texts similar to those that the model will process")
         raise UsageError(
             f"too little text for calibration: {name} has {samples.tokens} tokens in {counted(samples.ids, 'sample')}",
             why=f"calibration needs at least {limits.min_tokens} tokens: ranges from fewer tokens do not generalize",
-            fix="add texts similar to those that the model will process",
+            fix=", or ".join(fixes),
         )
     return samples
 

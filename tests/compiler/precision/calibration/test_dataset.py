@@ -72,6 +72,25 @@ def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
         read_jsonl(path, None, VOCAB, SampleLimits(max_length=6, min_tokens=7))
 
 
+MORE = "add texts similar to those that the model will process"
+
+
+@pytest.mark.parametrize(
+    ("limits", "fix"),
+    [
+        (SampleLimits(max_samples=1, max_length=100), "increase --calib-samples, or increase --calib-length"),
+        (SampleLimits(max_samples=2, max_length=120), f"increase --calib-samples, or {MORE}"),
+        (SampleLimits(max_samples=9, max_length=80), f"increase --calib-length, or {MORE}"),
+        (SampleLimits(max_samples=9, min_tokens=500), MORE),
+    ],
+)
+def test_limits_that_leave_too_few_tokens_are_named(limits: SampleLimits, fix: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "data.jsonl", *({"input_ids": [i, *[5] * 119]} for i in (2, 3, 4)))
+    with pytest.raises(UsageError, match="too little text") as caught:
+        read_jsonl(path, None, VOCAB, limits)
+    assert caught.value.fix == fix
+
+
 def test_text_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 1 .*\n.*no tokenizer"):
         read_jsonl(written(tmp_path / "data.jsonl", {"text": "x"}), None, VOCAB, SMALL)
