@@ -7,6 +7,7 @@ those of the next are safely stored.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class CalibrationFolder:
             if store.force:
                 _empty(folder)
             store.note(folder)
+            os.utime(folder)  # a reuse changes no file, but counts as a use for `cache prune`
             yield cls(folder)
 
     def finished(self) -> int:

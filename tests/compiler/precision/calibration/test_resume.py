@@ -173,6 +173,18 @@ def make() -> None:
     """Stand for what a calibration makes."""
 
 
+def test_reuse_counts_as_a_use(tmp_path: Path) -> None:
+    """`cache prune` keeps what was used recently, so a calibration that is only reused stays."""
+    store = StageStore(tmp_path)
+    with CalibrationFolder.open(store, make, ["x"], 0) as kept:
+        kept.scratch.write_bytes(b"streams")
+        kept.finish(0, {"x": np.ones(1, np.float32)})
+    os.utime(kept.folder, (1000, 1000))
+    with CalibrationFolder.open(store, make, ["x"], 0):
+        assert kept.finished() == 1
+    assert kept.folder.stat().st_mtime > 1000
+
+
 @pytest.mark.parametrize("name", ["step-0000.json", "ranges-0000.safetensors", "streams-0000.bin"])
 def test_pipe_instead_of_a_step_does_not_block(tmp_path: Path, name: str) -> None:
     with CalibrationFolder.open(StageStore(tmp_path), make, ["x"], 0) as kept:
