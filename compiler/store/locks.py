@@ -56,17 +56,23 @@ class SharedLock:
 
     def __init__(self, folder: Path) -> None:
         """Raises ``OSError`` if the folder does not exist."""
+        self._folder = folder
         self._descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def claim(self) -> bool:
-        """Make the lock exclusive if no other object holds the folder, else keep it shared; return whether it is."""
+        """Make the lock exclusive if no other object holds the folder, else keep it shared; return whether it is.
+
+        A folder that was replaced under its path cannot be claimed: the lock is that of the old one.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.share()
-            return False
-        return True
+            if _is_at(self._descriptor, self._folder):
+                return True
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        self.share()
+        return False
 
     def share(self) -> None:
         """Make the lock shared again."""
@@ -82,11 +88,16 @@ def _open(path: Path, how: int) -> int | None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # opening a pipe would block
     try:
         fcntl.flock(descriptor, how)
-        opened, on_disk = os.fstat(descriptor), os.lstat(path)
-        if (opened.st_dev, opened.st_ino) == (on_disk.st_dev, on_disk.st_ino):
+        if _is_at(descriptor, path):
             return descriptor
     except BaseException:
         os.close(descriptor)
         raise
     os.close(descriptor)
     return None
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether ``path`` still names the opened file. Raises ``FileNotFoundError`` if it names nothing."""
+    opened, on_disk = os.fstat(descriptor), os.lstat(path)
+    return (opened.st_dev, opened.st_ino) == (on_disk.st_dev, on_disk.st_ino)

@@ -47,6 +47,21 @@ def test_shared_lock_is_free_after_all_holders_release(tmp_path: Path) -> None:
         SharedLock(tmp_path / "nothing")
 
 
+def test_folder_that_was_replaced_cannot_be_claimed(tmp_path: Path) -> None:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    lock = SharedLock(folder)
+    assert lock.claim()
+    lock.share()
+    folder.rename(tmp_path / "old")
+    assert not lock.claim()
+    folder.mkdir()
+    assert not lock.claim()
+    assert is_free(folder)
+    (tmp_path / "old").replace(folder)
+    assert lock.claim()
+
+
 def test_who_waited_for_a_lock_file_that_was_removed_has_the_new_one(tmp_path: Path) -> None:
     path, got = tmp_path / "key.lock", threading.Event()
 

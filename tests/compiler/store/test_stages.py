@@ -262,6 +262,16 @@ def test_step_is_locked_while_in_use(store: StageStore) -> None:
         assert is_free
 
 
+def test_stage_that_a_forced_build_made_again_is_not_removed_by_the_user_of_the_old_one(store: StageStore) -> None:
+    old = store.run("trace", ["x"], Maker())
+    new = StageStore(store.root, force=True).run("trace", ["x"], Maker())
+    with stages.exclusively(old) as is_owner:
+        assert not is_owner
+    assert not stages.remove_moved(old)
+    del new
+    assert store.run("trace", ["x"], Maker()).reused
+
+
 def _build_slowly(root: Path, made: Path) -> None:
     def make(folder: Path) -> None:
         time.sleep(0.3)
