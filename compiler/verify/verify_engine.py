@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...engines.folder.checks import owner_of
 from ...engines.folder.manifest import Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
@@ -173,14 +174,14 @@ def verify(
             )
         else:
             compared = certify(engine, certificate, max_tokens, depths, progress, exact=exact, draft=draft, batch=batch)
-        done = _save(engine.folder, _finished(replace(done, losslessness=compared), "losslessness"))
+        done = _save(engine.folder, engine.manifest, _finished(replace(done, losslessness=compared), "losslessness"))
     done = _with_text(engine.folder, engine.manifest, prompts, done)
     if "parity" in done.remaining:
         parity = compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
-        done = _save(engine.folder, _finished(replace(done, parity=parity), "parity"))
+        done = _save(engine.folder, engine.manifest, _finished(replace(done, parity=parity), "parity"))
     if "precision" in done.remaining:
         precision = measure(engine.folder, engine.manifest, engine, request, progress)
-        done = _save(engine.folder, _finished(replace(done, precision=precision), "precision"))
+        done = _save(engine.folder, engine.manifest, _finished(replace(done, precision=precision), "precision"))
     return done
 
 
@@ -247,7 +248,7 @@ def _initial(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verificat
 def _with_text(folder: Path, manifest: Manifest, prompts: Sequence[Prompt], done: Verification) -> Verification:
     if "text" not in done.remaining:
         return done
-    return _save(folder, _finished(replace(done, text=compare_text(folder, manifest, prompts)), "text"))
+    return _save(folder, manifest, _finished(replace(done, text=compare_text(folder, manifest, prompts)), "text"))
 
 
 def _finished(done: Verification, part: str) -> Verification:
@@ -276,22 +277,38 @@ def verify_elsewhere(
     if "precision" in done.remaining:
         precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
         done = _finished(replace(done, precision=precision), "precision")
-    return _save(folder, done)
+    return _save(folder, manifest, done)
 
 
-def _save(folder: Path, verification: Verification) -> Verification:
+def _save(folder: Path, checked: Manifest, verification: Verification) -> Verification:
     """Write ``verify.json`` atomically and list it in the manifest.
 
-    The manifest drops its entry before the file changes, so the engine can be loaded at any moment. Waits for a drafter
-    that is being added to the engine or removed from it, which changes the manifest too.
+    Raises ``UsageError`` if the folder no longer has the files of ``checked``. The manifest drops its entry before the
+    file changes, so the engine can be loaded at any moment. Waits for a drafter that is being added to the engine or
+    removed from it, which changes the manifest too.
     """
     path = folder / FILE_NAME
     with writing(folder, 0), locked(Path(os.path.realpath(folder))):
+        _require_unchanged(folder, checked)
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
             _set_entry(folder, None)
         _set_entry(folder, FileEntry.of(path))
     return verification
+
+
+def _require_unchanged(folder: Path, checked: Manifest) -> None:
+    """Raise ``UsageError`` if the engine, or the drafter that was checked with it, was replaced during the checks."""
+    if not is_engine(folder):
+        return
+    owners = ("", checked.drafter_name)
+    used = {name: each for name, each in checked.files.items() if name != FILE_NAME and owner_of(name) in owners}
+    if not used.items() <= Manifest.read(folder).files.items():
+        raise UsageError(
+            f"{folder} was changed while it was being verified",
+            why=f"the results belong to files that no longer exist, so they are not in {FILE_NAME}",
+            fix="run the same command again",
+        )
 
 
 def _set_entry(folder: Path, entry: FileEntry | None) -> None:

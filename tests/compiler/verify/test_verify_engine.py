@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_checks(
 def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two files never contradict each other while they change."""
     one = Verification(str(folder), "1")
-    verify_engine._save(folder, one)
+    verify_engine._save(folder, Manifest.read(folder), one)
     write = Manifest.write
 
     def stopped(manifest: Manifest, where: Path) -> None:
@@ -91,7 +91,7 @@ def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(Manifest, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
-        verify_engine._save(folder, replace(one, cannot={"parity": "another content"}))
+        verify_engine._save(folder, Manifest.read(folder), replace(one, cannot={"parity": "another content"}))
     check_files(Manifest.read(folder).files, folder)
     assert FILE_NAME not in Manifest.read(folder).files
     assert "another content" in (folder / FILE_NAME).read_text()
@@ -102,7 +102,7 @@ def test_results_are_stored_after_the_change_of_somebody_else(folder: Path) -> N
     with ThreadPoolExecutor(1) as threads:
         with locked(folder):
             read = Manifest.read(folder)
-            saved = threads.submit(verify_engine._save, folder, Verification(str(folder), "1"))
+            saved = threads.submit(verify_engine._save, folder, read, Verification(str(folder), "1"))
             with pytest.raises(TimeoutError):
                 saved.result(0.2)
             replace(read, product_version="of the change").write(folder)
@@ -111,6 +111,33 @@ def test_results_are_stored_after_the_change_of_somebody_else(folder: Path) -> N
     assert manifest.product_version == "of the change"
     check_files(manifest.files, folder)
     assert FILE_NAME in manifest.files
+
+
+def test_results_are_not_stored_in_an_engine_that_replaced_the_checked_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rebuild(*_: Any) -> tuple[()]:
+        manifest = Manifest.read(folder)
+        (folder / "build_report.json").write_text("{}")
+        files = {**manifest.files, "build_report.json": FileEntry.of(folder / "build_report.json")}
+        replace(manifest, files=files).write(folder)
+        return ()
+
+    monkeypatch.setattr(verify_engine, "compare_text", rebuild)
+    with pytest.raises(UsageError, match="was changed while it was being verified"):
+        verify_engine.verify_elsewhere(folder, Manifest.read(folder), "no GPU", only=("text",))
+    assert not (folder / FILE_NAME).exists()
+    assert FILE_NAME not in Manifest.read(folder).files
+
+
+def test_results_depend_only_on_the_drafter_that_was_checked(folder: Path) -> None:
+    manifest, done = Manifest.read(folder), Verification(str(folder), "1")
+    assert manifest.drafter
+    graph = "drafters/removed/model.onnx"
+    others = replace(manifest, files={**manifest.files, graph: manifest.files[manifest.drafter.file]})
+    verify_engine._save(folder, others, done)
+    with pytest.raises(UsageError, match="was changed while it was being verified"):
+        verify_engine._save(folder, replace(others, drafter=replace(manifest.drafter, file=graph)), done)
 
 
 def test_interrupted_run_keeps_finished_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
