@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -220,9 +220,12 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
             yield assembly
             interrupts.check()
             flush_tree(temporary)
-            require_publishable(out)
-            assembly.complete_adoptions()
-            move_into_place(temporary, final)
+            with ExitStack() as stack:
+                with suppress(FileNotFoundError):  # nothing is replaced
+                    stack.enter_context(locked(final))  # a command may be changing the engine that is replaced
+                require_publishable(out)
+                assembly.complete_adoptions()
+                move_into_place(temporary, final)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.store import atomic_files, publish, stages
 from peagle.compiler.store.atomic_files import require_space, writing
 from peagle.compiler.store.leftovers import clear_leftovers
+from peagle.compiler.store.locks import locked
 from peagle.compiler.store.publish import assembling
 from peagle.compiler.store.stages import Stage, StageStore
 from peagle.engines.folder.checks import check_files
@@ -69,6 +71,18 @@ def test_an_older_engine_is_replaced(out: Path) -> None:
     publish_engine(out, "new")
     assert content(out) == "new"
     assert beside(out) == ["mine"]
+
+
+def test_engine_is_replaced_after_a_change_of_it_is_complete(out: Path) -> None:
+    publish_engine(out, "old")
+    with ThreadPoolExecutor(1) as threads:
+        with locked(out):
+            published = threads.submit(publish_engine, out, "new")
+            with pytest.raises(TimeoutError):
+                published.result(0.2)
+            assert content(out) == "old"
+        published.result(30)
+    assert content(out) == "new"
 
 
 def test_a_damaged_engine_is_replaced(out: Path) -> None:
