@@ -144,7 +144,7 @@ def add_drafter(
         draft_vocab_size=head.draft_vocab_size,
         precision=recipe.drafter,
     )
-    size = _publish(run, request, name, added, stage, checkpoint, checks=checks)
+    size = _publish(run, request, name, added, stage, checkpoint, manifest, checks=checks)
     return EngineDrafter(
         name, added, size, warnings=(*found.notes, *warnings), seconds=round(time.perf_counter() - started, 1)
     )
@@ -398,11 +398,14 @@ def _publish(
     added: AddedDrafter,
     stage: Stage,
     checkpoint: Checkpoint,
+    read: Manifest,
     *,
     checks: bool,
 ) -> int:
     """Place the drafter in the engine, try it if ``checks``, and list it in the manifest; return the bytes of its
-    files."""
+    files.
+
+    ``read`` is the manifest of the engine for which the drafter was made."""
     engine, folder = request.engine, request.engine / folder_of(name)
     size = sum(bytes_of({name: stage}).values())
     with writing(engine, size), changing(engine):
@@ -412,6 +415,7 @@ def _publish(
             place_config(assembly, checkpoint, f"{DRAFTERS}/{name}")
             assembly.check(run.progress)
             manifest = _extensible(engine)  # another process may have changed it
+            _require_same_target(engine, manifest, read)
             _free_name(manifest, replace(request, name=name), name)
             flush_tree(temporary)
             _require_place(engine, folder, assembly)
@@ -436,6 +440,21 @@ def _publish(
                 folder.parent.rmdir()
             raise
     return sum(entry.size for entry in assembly.files.values())
+
+
+def _require_same_target(engine: Path, manifest: Manifest, read: Manifest) -> None:
+    """Raise ``UsageError`` if the engine was replaced by one for which the drafter was not made."""
+
+    def needed(of: Manifest) -> tuple[object, ...]:
+        room = of.speculation.max_num_speculative_tokens
+        return of.target, of.target_files, of.shapes, of.backend, of.precision, room
+
+    if needed(manifest) != needed(read):
+        raise UsageError(
+            f"{engine} was changed while the drafter was being made",
+            why="the drafter was made for a target that no longer exists; nothing was added",
+            fix="run the same command again",
+        )
 
 
 def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:

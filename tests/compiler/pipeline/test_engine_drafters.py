@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from safetensors.torch import load_file as load_torch
 from peagle.compiler.pipeline import engine_drafters
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, list_drafters, remove_drafter
+from peagle.compiler.pipeline.graph_stages import attach
 from peagle.compiler.request.request import HeadOptions
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
@@ -299,6 +301,29 @@ def test_folder_without_an_engine_is_refused(tmp_path: Path, head: Path) -> None
     ):
         with pytest.raises(EnvironmentProblem, match="is not an engine folder"):
             call()
+
+
+def with_less_room(manifest: Manifest) -> Manifest:
+    return replace(manifest, speculation=Speculation(2, 2, manifest.speculation.trained_depth))
+
+
+def with_other_weights(manifest: Manifest) -> Manifest:
+    return replace(manifest, files={**manifest.files, "target/model.onnx.data": FileEntry(1, "0" * 64)})
+
+
+@pytest.mark.parametrize("changed", [with_less_room, with_other_weights])
+def test_drafter_is_not_added_to_an_engine_that_replaced_its_own(
+    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch, changed: Callable[[Manifest], Manifest]
+) -> None:
+    def attach_and_rebuild(*given: Any, **named: Any) -> Any:
+        changed(Manifest.read(engine)).write(engine)
+        return attach(*given, **named)
+
+    monkeypatch.setattr(engine_drafters, "attach", attach_and_rebuild)
+    with pytest.raises(UsageError, match="was changed while the drafter was being made"):
+        add_drafter(DrafterRequest(engine, str(head)))
+    assert Manifest.read(engine).drafters == {}
+    assert not (engine / "drafters").exists()
 
 
 def test_leftovers_of_a_killed_addition_do_no_harm(engine: Path, head: Path) -> None:
