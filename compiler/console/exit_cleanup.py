@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -58,6 +58,28 @@ def kill_on_exit(child: subprocess.Popen[str]) -> Iterator[None]:
         yield
     finally:
         _children.remove(child)
+
+
+@contextmanager
+def remove_on_failure(*paths: Path) -> Iterator[Callable[[], None]]:
+    """Remove ``paths`` if the block fails or the process ends; not after a call of the yielded function."""
+    _paths.extend(paths)
+    is_kept = False
+
+    def keep() -> None:
+        nonlocal is_kept
+        is_kept = True
+        for path in paths:
+            _paths.remove(path)
+
+    try:
+        yield keep
+    finally:
+        if not is_kept:
+            with defer_stops():
+                for path in paths:
+                    _remove(path)
+                keep()
 
 
 def remove_all() -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from ..checkpoints.json_files import read_json
 from ..checkpoints.resolve_names import resolve_head
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
+from ..console.exit_cleanup import defer_stops, remove_on_failure
 from ..console.progress import Progress
 from ..precision.decide_recipe import wide_of, with_drafter
 from ..precision.precision_options import PrecisionOptions
@@ -200,8 +201,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
             folder.rename(aside)  # at once, so that no half of it stays under its name
         remove(aside)
         _remove_beside(engine, name)
-        with suppress(OSError):  # others are left
-            folder.parent.rmdir()
+        _remove_if_empty(folder.parent)
     return removed
 
 
@@ -405,10 +405,11 @@ def _publish(
     """Place the drafter in the engine, try it if ``checks``, and list it in the manifest; return the bytes of its
     files.
 
-    ``read`` is the manifest of the engine for which the drafter was made."""
+    ``read`` is the manifest of the engine for which the drafter was made.
+    """
     engine, folder = request.engine, request.engine / folder_of(name)
     size = sum(bytes_of({name: stage}).values())
-    with writing(engine, size), changing(engine):
+    with writing(engine, size), changing(engine), ExitStack() as stack:
         with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
             assembly = Assembly(temporary)
             assembly.place_stage(stage, added.part.file.rpartition("/")[0], run.progress)
@@ -419,26 +420,23 @@ def _publish(
             _free_name(manifest, replace(request, name=name), name)
             flush_tree(temporary)
             _require_place(engine, folder, assembly)
+            others = [each for each in assembly.files if not each.startswith(folder_of(name))]
+            stack.callback(_remove_if_empty, folder.parent)
             folder.parent.mkdir(exist_ok=True)
             remove(folder)  # of an addition that was killed before the manifest listed it
+            keep = stack.enter_context(remove_on_failure(folder, *(engine / each for each in others)))
             (temporary / folder_of(name)).rename(folder)
-            others = [each for each in assembly.files if not each.startswith(folder_of(name))]
             for each in others:
                 (temporary / each).rename(engine / each)
             flush(folder.parent, *{(engine / each).parent for each in others}, engine)
         files = dict(sorted({**manifest.files, **assembly.files}.items()))
         manifest = in_oldest_format(replace(manifest, drafters={**manifest.drafters, name: added}, files=files))
-        try:
-            if checks:
-                with run.phases("check numbers"):
-                    _require_numbers(manifest.using(name), request)
+        if checks:
+            with run.phases("check numbers"):
+                _require_numbers(manifest.using(name), request)
+        with defer_stops():  # a stop in between would remove the files of a listed drafter
             manifest.write(engine)
-        except BaseException:
-            remove(folder)
-            _remove_beside(engine, name)
-            with suppress(OSError):  # it holds other drafters
-                folder.parent.rmdir()
-            raise
+            keep()
     return sum(entry.size for entry in assembly.files.values())
 
 
@@ -497,6 +495,11 @@ def _files_of(manifest: Manifest, name: str) -> Mapping[str, FileEntry]:
 def _drafter_files(engine: Path, name: str = "*") -> list[Path]:
     """Return the files beside the target's graph of an added drafter, or of all."""
     return [*(engine / "target").glob(f"{name}{ADDED_SUFFIX}.*")]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds other drafters
+        folder.rmdir()
 
 
 def _remove_beside(engine: Path, name: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 
+from peagle.compiler.console import exit_cleanup
 from peagle.compiler.pipeline import engine_drafters
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, list_drafters, remove_drafter
@@ -301,6 +302,42 @@ def test_folder_without_an_engine_is_refused(tmp_path: Path, head: Path) -> None
     ):
         with pytest.raises(EnvironmentProblem, match="is not an engine folder"):
             call()
+
+
+def test_stop_during_the_checks_of_a_drafter_leaves_no_files(
+    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the process ends at once, without unwinding: it removes the registered paths."""
+    before, registered = content_of(engine), []
+
+    def stop(*_: Any) -> None:
+        registered.extend(exit_cleanup._paths)
+        raise KeyboardInterrupt
+
+    change(head, embed_tokens__weight=None)
+    monkeypatch.setattr(engine_drafters, "_require_numbers", stop)
+    with pytest.raises(KeyboardInterrupt):
+        add_drafter(DrafterRequest(engine, str(head), "new"))
+    assert content_of(engine) == before
+    assert not (engine / "drafters").exists()
+    assert {engine / "drafters" / "new", engine / "target" / "new+drafter.onnx"} <= {*registered}
+
+
+def test_stop_after_the_manifest_lists_a_drafter_keeps_its_files(
+    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred = []
+    write = Manifest.write
+
+    def write_and_stop(manifest: Manifest, folder: Path) -> None:
+        write(manifest, folder)
+        deferred.append(exit_cleanup.stops_are_deferred())
+
+    monkeypatch.setattr(Manifest, "write", write_and_stop)
+    add_drafter(DrafterRequest(engine, str(head), "new"))
+    assert deferred == [True]
+    assert engine / "drafters" / "new" not in exit_cleanup._paths
+    check_files(Manifest.read(engine).files, engine)
 
 
 def with_less_room(manifest: Manifest) -> Manifest:
