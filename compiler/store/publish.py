@@ -40,7 +40,7 @@ class Assembly:
     folder: Path
     files: dict[str, FileEntry] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
-    _at_end: dict[str, Callable[[], None]] = field(default_factory=dict)
+    _at_end: dict[str, Callable[[], object]] = field(default_factory=dict)
 
     def place_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Copy a stage's files into a sub-folder; not as hard links, because ``onnx`` refuses linked weights."""
@@ -81,7 +81,10 @@ class Assembly:
             adopt()
 
     def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
-        """Move a stage's files into a sub-folder; they leave the store. If another process uses them, copy them."""
+        """Move a stage's files into a sub-folder; they leave the store. If another process uses them, copy them.
+
+        On another file system, they are copied, and leave the store when the folder is published.
+        """
         with exclusively(stage) as is_owner:
             if not is_owner:
                 self.place_stage(stage, below, progress)
@@ -95,7 +98,9 @@ class Assembly:
                     except OSError:  # another file system
                         require_space(self.folder.parent, entry.size)
                         copy_file(source, target, advance)
-            shutil.rmtree(stage.path, ignore_errors=True)
+                        self._at_end[stage.path.name] = partial(remove_moved, stage)
+            if stage.path.name not in self._at_end:
+                shutil.rmtree(stage.path, ignore_errors=True)
 
     def drop_stage(self, stage: Stage, below: str) -> None:
         """Remove the files placed from a stage, which stays in the store."""

@@ -262,7 +262,9 @@ def test_stage_that_another_export_uses_is_copied(out: Path, store: StageStore, 
     assert (other.path / "sub" / "model.onnx").exists()
 
 
-def test_stage_is_copied_across_disks(out: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a stage cannot be renamed into the output."""
     rename = Path.rename
 
     def refuse(self: Path, target: Path) -> Path:
@@ -271,10 +273,28 @@ def test_stage_is_copied_across_disks(out: Path, stage: Stage, monkeypatch: pyte
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
+
+
+@pytest.mark.usefixtures("two_disks")
+def test_stage_is_copied_across_disks(out: Path, stage: Stage) -> None:
     with assembling(out, SIZES) as assembly:
         assembly.take_stage(stage, "target", Quiet())
     assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
     assert not stage.path.exists()
+
+
+@pytest.mark.usefixtures("two_disks")
+def test_stage_that_was_copied_stays_until_the_copies_are_checked(out: Path, stage: Stage, store: StageStore) -> None:
+    def export() -> None:
+        with assembling(out, SIZES) as assembly:
+            assembly.take_stage(stage, "target", Quiet())
+            (assembly.folder / "target" / "sub" / "model.onnx").write_bytes(b"y" * 99)
+            assembly.check(Quiet())
+
+    with pytest.raises(BuildError, match="is damaged"):
+        export()
+    assert not out.exists()
+    assert store.run("attach", [], write_model).reused
 
 
 def adopt(out: Path, stage: Stage, error: BaseException | None = None) -> None:
