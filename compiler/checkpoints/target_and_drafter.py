@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -146,13 +146,16 @@ def read_inputs(options: Sizes, resolved: Resolved, apply_overrides: HeadOverrid
     )
 
 
-def read_target_alone(options: Sizes, resolved: Resolved) -> Inputs:
-    """Open a target whose drafter is not known yet: default taps, and caches with room for drafts."""
-    target = Target.open(resolved.target).with_taps()
+def read_target_alone(options: Sizes, resolved: Resolved, taps: Sequence[int] = ()) -> Inputs:
+    """Open a target whose drafter is not known yet, with room for drafts in its caches.
+
+    Without ``taps``, it has the default ones.
+    """
+    kind = "" if taps else "default "
+    target = Target.open(resolved.target).with_taps(taps or None)
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
-    taps = target.spec.taps
     warnings = [*resolved.notes, *warnings]
-    warnings.append(f"no drafter was given: the target is exported alone, with the default taps {taps}")
+    warnings.append(f"no drafter was given: the target is exported alone, with the {kind}taps {target.spec.taps}")
     max_drafts = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     return Inputs(resolved, target, None, None, max_seq_len, max_drafts, (), tuple(warnings), PLAIN, is_alone=True)
 

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.resolve_names import has_drafter, resolve, resolve_target
+from ..checkpoints.resolve_names import resolve, resolve_target
 from ..checkpoints.target_and_drafter import Inputs, read_inputs, read_target_alone
 from ..console.progress import Progress
 from ..hardware.packages import export_versions, product_version
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.recipes import MULTIPLIED, STORED
 from ..request.build_plan import BuildPlan, plan_of_export
-from ..request.refusals import check_export
+from ..request.refusals import check_export, exports_alone
 from ..request.request import CompileRequest
 from ..resources.sequence_length import with_length
 from ..resources.speed.round_estimate import SPEED
@@ -96,8 +96,9 @@ def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], Inputs
     if request.headless:
         alone = resolve_target(pair.model, pair.revision, progress, request.headless)
         return partial(read_inputs, request.sizes, alone, request.head.over)
-    if pair.draft is None and not has_drafter(pair.model):
-        return partial(read_target_alone, request.sizes, resolve_target(pair.model, pair.revision, progress))
+    if exports_alone(request):
+        alone = resolve_target(pair.model, pair.revision, progress)
+        return partial(read_target_alone, request.sizes, alone, request.head.layers)
     resolved = resolve(pair.model, pair.draft, pair.revision, pair.draft_revision, progress)
     return partial(read_inputs, request.sizes, resolved, request.head.over)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...engines.draft_methods import headless_named
 from ...graphs.lowering import Lowering
 from ...plugins.errors import UsageError
 from ...plugins.number_formats import FP8
 from ..checkpoints.known_pairs import PAIRS
+from ..checkpoints.resolve_names import has_drafter
 from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
@@ -41,7 +44,28 @@ def check_export(request: CompileRequest) -> None:
     request.calibration.check()
     request.sizes.check(fix="use the largest number of drafts per round that the engine should support")
     _check_drafter(request)
+    check_options_of_absent_head(request)
     _check_out(request)
+
+
+def exports_alone(request: CompileRequest) -> bool:
+    """Return True if an export has only the target: no head was given, and none is known for the model."""
+    pair = request.pair
+    return request.headless is None and pair.draft is None and not has_drafter(pair.model)
+
+
+def check_options_of_absent_head(request: CompileRequest) -> None:
+    """Raise ``UsageError`` for options of a head if a target is exported alone; the head's taps may be given."""
+    if not exports_alone(request):
+        return
+    flags = replace(request, head=replace(request.head, taps=())).of_head()
+    flags += [f"--draft-precision {kind}"] if (kind := request.precision.drafter) is not None else []
+    if flags:
+        raise UsageError(
+            f"{', '.join(flags)} has no effect without a head",
+            why=f"no head was given and none is known for {request.pair.model}, so the target is exported alone",
+            fix="add --draft, or omit the option",
+        )
 
 
 def export_lowering(request: CompileRequest) -> Lowering:

@@ -177,7 +177,12 @@ class HeadOptions:
         """Return the head's configuration with these overrides."""
         from ...graphs.drafters import stating
 
-        return stating(config, [int(text) for text in self.taps], self.mask_token_id)
+        return stating(config, self.layers, self.mask_token_id)
+
+    @property
+    def layers(self) -> list[int]:
+        """The taps as numbers; empty if none were given."""
+        return [int(text) for text in self.taps]
 
 
 @dataclass(frozen=True)

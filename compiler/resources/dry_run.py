@@ -40,7 +40,7 @@ from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_plan import BuildPlan, Command, platform_of_graphs
 from ..request.build_platform import BuildPlatform, platform_of
 from ..request.expert_lowering import lowering_with_experts, select_expert_lowering
-from ..request.refusals import check_build
+from ..request.refusals import check_build, check_options_of_absent_head
 from ..request.request import BackendOptions, CompileRequest, ModelRef
 from ..store.stages import StageStore
 from .check import Need, Outcome, needs_of, possible_shortages, refusal_of
@@ -126,6 +126,7 @@ def decide_export(request: CompileRequest) -> Decided:
     """Plan an export; if a GPU is named, for the form that TensorRT builds for it."""
     gpus = request.backend.gpus
     request.sizes.check(fix="omit --num-speculative-tokens to use the trained depth of the head")
+    check_options_of_absent_head(request)
     platform = platform_of_graphs(request)
     verdict, notes = _gpu(gpus[0] if len(gpus) == 1 else None)
     plan, head = _plan("export", request, platform, notes, keeps_own=bool(platform.gpus))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from peagle.compiler.pipeline.export import export
 from peagle.compiler.request import verb_options
 from peagle.compiler.store.destination import EXPORT
 from peagle.graphs.targets import family_for
-from peagle.plugins.errors import BuildError
+from peagle.plugins.errors import BuildError, UsageError
 from tests.fixtures.commands import Run
 from tests.models import Pair
 
@@ -111,6 +112,31 @@ def test_a_target_without_a_drafter_is_exported_alone(cli: Run, pair: Pair, tmp_
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"target"}
     again = cli("export", pair.target, "--out", tmp_path / "out", "--max-seq-len", 64)  # replaces its own
     assert again.code == 0, again.err
+
+
+def test_target_exported_alone_has_the_taps_of_the_user(cli: Run, pair: Pair, tmp_path: Path) -> None:
+    asked = ("export", pair.target, "--out", tmp_path / "out", "--for", "std", "--max-seq-len", 64)
+    done = cli(*asked, "--taps", "1,2")
+    assert done.code == 0, done.err
+    assert "exported alone, with the taps (1, 2)" in done.err
+    model = onnx.load(tmp_path / "out" / "target" / "model.onnx", load_external_data=False)
+    hidden = json.loads((pair.target / "config.json").read_text())["hidden_size"]
+    widths = [output.type.tensor_type.shape.dim[-1].dim_value for output in model.graph.output]
+    assert 2 * hidden in widths
+
+
+@pytest.mark.parametrize(
+    "flags", [("--mask-token-id", 3), ("--draft-revision", "main"), ("--draft-precision", "int8")], ids=lambda f: f[0]
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_options_of_a_head_are_refused_without_one(
+    cli: Run, pair: Pair, tmp_path: Path, flags: tuple[Any, ...], dry_run: bool
+) -> None:
+    done = cli("export", pair.target, "--out", tmp_path / "out", *flags, *["--dry-run"] * dry_run)
+    assert done.code == UsageError.exit_code
+    assert f"error: {flags[0]}" in done.err
+    assert "has no effect without a head" in done.err
+    assert "the target is exported alone" in done.err
 
 
 def test_tensorrt_graphs_are_half_width_and_checked(cli: Run, pair: Pair, tmp_path: Path) -> None:
