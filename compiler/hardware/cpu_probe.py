@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from ...plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
 from ...plugins.ops.quantized_linear.packed_weights import code_shape, columns_multiple, scale_dtype, scale_shape
 from ...plugins.ops.wide_linear.packed_matrix import packed_shape
 from ..store.stages import StageStore
+from .cpu_in_use import measured_on
 
 LARGE = 256 * 2**20  # bytes
 _MAX_BYTES = 128 * 2**20
@@ -89,7 +89,7 @@ def kept_cpu_speed(store: StageStore, shape: ProbeShape, library: Path, digest: 
     def make(stage: Path) -> None:
         (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
 
-    cached = store.run("cpu-speed", [digest, asdict(shape), threads, platform.node()], make)
+    cached = store.run("cpu-speed", [digest, asdict(shape), threads, *measured_on()], make)
     return CpuSpeed(**json.loads((cached.path / "speed.json").read_bytes()))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...engines.policy.drafts_per_round import spaced_counts
 from ...engines.policy.prior import filled_costs
 from ...engines.policy.sweep import near_fastest
 from ..console.progress import Progress
+from ..hardware.cpu_in_use import measured_on
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for
 from .choose_k import KChoice
@@ -42,7 +42,7 @@ def cached_batches(
     max_drafts = manifest.speculation.max_num_speculative_tokens
     names = [stage.path.name for stage in graphs.values()]
     worth = max(choice.near_fastest)
-    key = [names, manifest.backend.versions[manifest.backend.name], max_drafts, worth, platform.node()]
+    key = [names, manifest.backend.versions[manifest.backend.name], max_drafts, worth, *measured_on()]
     stage = run.store.run("batch-costs", key, make)
     content = json.loads((stage.path / "batches.json").read_bytes())
     return tuple(BatchCosts(each["rows"], tuple(each["costs"])) for each in content), stage.reused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError
 from ..bundled.prompts import default_prompts
+from ..hardware.cpu_in_use import computed_on
 from ..store.stages import Stage
 from .shared_steps import PipelineRun
 
@@ -76,7 +76,7 @@ def cached_check(
 
     key = [[stage.path.name for stage in graphs.values()], manifest.backend.versions[manifest.backend.name]]
     with run.progress.step("check numbers"):
-        return run.store.run("check-numbers", [*key, manifest.shapes.max_seq_len, platform.node()], make).reused
+        return run.store.run("check-numbers", [*key, manifest.shapes.max_seq_len, *computed_on()], make).reused
 
 
 def not_checked(gpus: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +15,7 @@ from ...engines.policy.sweep import MeasuredK, near_fastest
 from ...engines.text.template_files import read_templates
 from ..console.progress import Advance, Progress
 from ..console.progress_lines import Tokens
+from ..hardware.cpu_in_use import measured_on
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
@@ -221,7 +221,7 @@ def cached_choice(
     backend = manifest.backend
     names = [stage.path.name for stage in graphs.values()]
     by_questions = bool(read_templates(folder))  # chat prompts instead of code
-    key = [names, backend.versions[backend.name], max_drafts, by_questions, platform.node()]
+    key = [names, backend.versions[backend.name], max_drafts, by_questions, *measured_on()]
     stage = run.store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
     return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused

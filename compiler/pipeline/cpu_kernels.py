@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ def is_compiled_locally(store: StageStore, library: CpuLibrary) -> bool:
 def _tested(run: PipelineRun) -> Stage:
     import onnxruntime
 
-    from ...plugins.cpu import INDEX, LIBRARY
+    from ...plugins.cpu import INDEX, INSTRUCTIONS, LIBRARY
     from ...plugins.cpu.self_test import try_library
 
     library = compiled_library(run.store)
@@ -102,4 +103,5 @@ def _tested(run: PipelineRun) -> Stage:
         with run.progress.step("try kernels"):
             try_library(folder / LIBRARY)
 
-    return run.store.run("cpu-kernels", [library.path.name, str(onnxruntime.__version__)], make)
+    key = [library.path.name, str(onnxruntime.__version__), os.environ.get(INSTRUCTIONS, "")]
+    return run.store.run("cpu-kernels", key, make)

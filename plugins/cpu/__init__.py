@@ -6,6 +6,7 @@ from .. import switches
 
 INDEX = "cpu_kernels.json"  # file name of a pack's index
 LIBRARY = "cpu_kernels.so"
+INSTRUCTIONS = "PEAGLE_CPU_INSTRUCTIONS"  # names the instruction set of the kernels, by default the machine's best
 SWITCH = "PEAGLE_CPU_KERNELS"  # allows or forbids an engine's CPU machine code in this process
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import EnvironmentProblem
 from ..number_types import BY_NAME, BY_NUMPY
 from ..op_spec import CpuCase, OpSpec
+from . import INSTRUCTIONS
 from .fused_region_trial import check_fused_region
 from .one_node_model import one_node_model
 from .sources import cpu_ops
@@ -71,7 +72,7 @@ def instructions_of(path: Path) -> str:
     if name := function().decode():
         return str(name)
     raise EnvironmentProblem(
-        f"$PEAGLE_CPU_INSTRUCTIONS is {os.environ.get('PEAGLE_CPU_INSTRUCTIONS')}",
+        f"${INSTRUCTIONS} is {os.environ.get(INSTRUCTIONS)}",
         why="this instruction set is unknown, or this machine does not support it",
         fix="unset it, or set it to portable",
     )
