@@ -47,10 +47,11 @@ def build(
         from ..resources.speed.round_estimate import SPEED
 
         with verbosity.work() as progress:
-            rows, speed, outcome = _plans_of_export(request, progress)
+            rows, notes, speed, outcome = _plans_of_export(request, progress)
         if as_json:
-            emit(dict([*rows, outcome]) | ({SPEED: speed.as_json()} if speed else {}))
+            emit(dict([*rows, outcome]) | {"notes": notes} | ({SPEED: speed.as_json()} if speed else {}))
         else:
+            rows += [("note", text) for text in notes]
             print(columns([*rows, *(speed_rows(speed) if speed else []), outcome]))
         return
     if dry_run:
@@ -88,8 +89,8 @@ def build(
 
 def _plans_of_export(
     request: CompileRequest, progress: Progress
-) -> tuple[list[tuple[str, str]], SpeedEstimate | None, tuple[str, str]]:
-    """Return the rows of ``build --from DIR --dry-run``, the speed estimate of the export, and the row of the outcome.
+) -> tuple[list[tuple[str, str]], list[str], SpeedEstimate | None, tuple[str, str]]:
+    """Return rows of ``build --from DIR --dry-run``, notes, the speed estimate of the export, and the outcome's row.
 
     Raises ``UsageError`` for what no machine can build, and ``EnvironmentProblem`` if no GPU is known.
     """
@@ -115,9 +116,9 @@ def _plans_of_export(
         ("host memory", builder.memory()),
         ("time", f"{size(sum(weights.values()))} to hash; {builder.time()}"),
         ("disk", disk.describe()),
-        *(("note", text) for text in possible_shortages(needs)),
     ]
-    return rows, SpeedEstimate.of_report(export_report(export.path)), outcome.row()
+    speed = SpeedEstimate.of_report(export_report(export.path))
+    return rows, possible_shortages(needs), speed, outcome.row()
 
 
 def _drafts(manifest: Manifest) -> str:

@@ -241,6 +241,16 @@ def test_build_from_export_without_disk_space_fails_like_its_dry_run(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_from_export_lists_every_possible_shortage(
+    cli: Run, export_of: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = ["memory may not be enough", "disk may not be enough"]
+    monkeypatch.setattr(check, "possible_shortages", lambda _: notes)
+    ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine", "--dry-run")
+    assert json.loads(cli(*ask, "--json").out)["notes"] == notes
+    assert all(f"note                {text}" in cli(*ask).out for text in notes)
+
+
 def test_dry_run_from_export_needs_no_tracing_packages(
     export_of: Export, without_tracing: dict[str, str], tmp_path: Path
 ) -> None:
