@@ -69,7 +69,7 @@ def list_cache(as_json: Json = False) -> None:
     print(f"{size(total)} in {counted(found, 'step')} below {root}")
 
 
-@interruptible("only the entries listed above were removed")
+@interruptible("some entries may have been removed; `peagle-compile cache list` shows the rest")
 def prune_cache(
     older_than: OlderThan = None, max_size: MaxSize = None, dry_run: Preview = False, as_json: Json = False
 ) -> None:

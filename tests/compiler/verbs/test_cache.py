@@ -92,6 +92,18 @@ def test_pruning_reports_removed_and_remaining(cli: Run, cache: Path) -> None:
     assert "were freed, 0 B remain" in cli("cache", "prune", "--older-than", "1.5h", "--max-size", "0").out
 
 
+def test_interrupted_pruning_says_how_to_see_what_is_left(
+    cli: Run, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("peagle.compiler.store.cache_contents.prune", interrupt)
+    done = cli("cache", "prune", "--max-size", "0")
+    assert done.code == 130
+    assert "some entries may have been removed; `peagle-compile cache list` shows the rest" in done.err
+
+
 def test_without_an_option_only_leftovers_go(cli: Run, cache: Path) -> None:
     (step,) = (path for path in (cache / "trace-target").iterdir() if path.is_dir())
     left = step.with_name(f".{step.name}.killed")
