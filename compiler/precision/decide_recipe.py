@@ -41,9 +41,15 @@ def decide(
     """
     wide = wide_of(target.checkpoint if target else None, lowering)
     if options.name is None and target is None and (lowering.packs or (keeps_own and wide is None)):
-        options = replace(options, exclude=())  # an FP8 checkpoint or a GGUF file could have exclusions
+        options = replace(options, exclude=(), allow_wide=())  # they fit an FP8 checkpoint or a GGUF file
     name = precision_of(options, lowering, target, gpus, keeps_own=keeps_own)
     recipe = with_drafter(table_of(replace(options, name=name), lowering, wide), options, lowering, head)
+    if options.allow_wide and not recipe.allow_wide:
+        raise UsageError(
+            f"--allow-wide {','.join(options.allow_wide)} has no effect",
+            why=f"{recipe.name} quantizes no weights of the target",
+            fix="omit --allow-wide, or add --precision fp8 or another quantized recipe",
+        )
     if target:
         recipe = recipe.keeping_experts(stored_experts(target), lowering)
     require_legal(recipe, lowering, gpus, wide_types=wide_names() if wide is None else ())

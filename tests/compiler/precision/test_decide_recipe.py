@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def test_unquantized_parts_of_an_fp8_checkpoint_are_decided_after_reading(tiny: 
     assert decide(asked, TENSORRT, quantized, keeps_own=True).exclude == ("layers.0.*",)
     with pytest.raises(UsageError, match="has no effect"):
         decide(asked, TENSORRT, Target.open(tiny.target), keeps_own=True)
+
+
+def test_permission_without_effect_is_refused(tiny: Pair, tmp_path: Path) -> None:
+    asked, plain = PrecisionOptions(allow_wide=("experts",)), Target.open(tiny.target)
+    for name, target, lowering in (("fp32", None, ORT), ("bf16", plain, TENSORRT), (None, plain, TENSORRT)):
+        with pytest.raises(UsageError, match="--allow-wide experts has no effect"):
+            decide(replace(asked, name=name), lowering, target, keeps_own=True)
+    quantized = Target.open(fp8_target(tiny.target, tmp_path / "fp8"))
+    decide(asked, TENSORRT, keeps_own=True)
+    assert decide(asked, TENSORRT, quantized, keeps_own=True).allow_wide == ("experts",)
 
 
 @pytest.mark.parametrize(
