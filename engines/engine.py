@@ -154,13 +154,21 @@ class Engine:
             folder = Path(path)
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
-        manifest, default = engine_with(Manifest.read(folder), draft)
-        for each in further:
-            with_drafter(manifest, each)
-        longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
-        check_files(manifest.files, folder, hashes=False)
-        hashed = files_to_hash(manifest.files, check)
-        check_files(hashed, folder)
+        read = Manifest.read(folder)
+        while True:
+            manifest, default = engine_with(read, draft)
+            for each in further:
+                with_drafter(manifest, each)
+            longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
+            hashed = files_to_hash(manifest.files, check)
+            try:
+                check_files(manifest.files, folder, hashes=False)
+                check_files(hashed, folder)
+                break
+            except EnvironmentProblem:
+                before, read = read, Manifest.read(folder)
+                if read == before:
+                    raise  # else a command has changed the engine since, such as verify its results
         profiler = Profiler() if flag("profile", profile) else None
         backend = open_backend(folder, manifest, slots, threads, profiler)
         tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)

@@ -19,6 +19,7 @@ from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verif
 from peagle.compiler.verify.printing import lines
 from peagle.compiler.verify.verify_path import VerifyOptions, verify_path
 from peagle.engines import Engine
+from peagle.engines import engine as loading
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import FileEntry, Speculation
@@ -95,6 +96,23 @@ def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: p
     check_files(Manifest.read(folder).files, folder)
     assert FILE_NAME not in Manifest.read(folder).files
     assert "another content" in (folder / FILE_NAME).read_text()
+
+
+def test_engine_loads_while_verify_stores_its_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader has read the manifest, and compares the files with it later."""
+    done = Verification(str(folder), "1")
+    verify_engine._save(folder, Manifest.read(folder), done)
+    left = [replace(done, cannot={"parity": f"content {number}" * number}) for number in range(3)]
+
+    def save_and_compare(*given: Any, **named: Any) -> None:
+        if left:
+            verify_engine._save(folder, Manifest.read(folder), left.pop())
+        check_files(*given, **named)
+
+    monkeypatch.setattr(loading, "check_files", save_and_compare)
+    with Engine.load(folder, threads=1) as engine:
+        assert engine.manifest.files[FILE_NAME] == FileEntry.of(folder / FILE_NAME)
+    assert not left
 
 
 def test_results_are_stored_after_the_change_of_somebody_else(folder: Path) -> None:
