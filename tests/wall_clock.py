@@ -33,10 +33,10 @@ class WallClock:
 
     def processes(self) -> int:
         """Number of other processes that see it."""
-        found = 0
+        found, file = 0, os.fsencode(self._file)  # names of other files may not be UTF-8
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it ended meanwhile
-                found += folder.name != str(os.getpid()) and self._file in (folder / "maps").read_text()
+                found += folder.name != str(os.getpid()) and file in (folder / "maps").read_bytes()
         return found
 
     def move(self, seconds: int) -> None:

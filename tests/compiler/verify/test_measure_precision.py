@@ -58,7 +58,8 @@ def test_gpu_host_without_torch_reports_unchecked_parts(
     """As where the engine was built from an export."""
     folder = on_gpu.folder
     files = {path.relative_to(folder).as_posix(): FileEntry.of(path) for path in folder.rglob("*") if path.is_file()}
-    replace(on_gpu.manifest, files=files).write(folder)
+    on_gpu.manifest = replace(on_gpu.manifest, files=files)
+    on_gpu.manifest.write(folder)
     monkeypatch.setattr(Engine, "load", lambda *_, **__: on_gpu)
     monkeypatch.setattr(optional_packages, "is_installed", lambda name: name != "torch")
     done = cli("verify", folder, "--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2)
