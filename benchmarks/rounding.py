@@ -27,11 +27,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
+from peagle.compiler.hardware.processors import processors
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
 from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding import scale_and_min
-from peagle.compiler.precision.rounding.in_order import processors
 from peagle.compiler.precision.rounding.numbers_to_codes import block_scales, rounded, scales_for, values_of
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.graphs.lowering import LOWERINGS

@@ -6,12 +6,12 @@ import os
 import platform
 
 from ...plugins.cpu import INSTRUCTIONS, SWITCH
+from .processors import processors
 
 
 def measured_on() -> list[object]:
     """Return what times depend on: the machine, the number of usable CPUs, and the kernels."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return [*computed_on(), cpus]
+    return [*computed_on(), processors()]
 
 
 def computed_on() -> list[object]:

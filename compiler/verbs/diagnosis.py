@@ -17,6 +17,7 @@ from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, inspect_machine
 from ..hardware.packages import EXPORT_PACKAGES
+from ..hardware.processors import processors
 from ..request.choose_backend import choose_backend
 from ..request.request import ONNXRUNTIME
 from ..store.atomic_files import free_bytes
@@ -103,7 +104,7 @@ def diagnose() -> Diagnosis:
     return Diagnosis(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cpu_threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cpu_threads=processors(),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         cache=str(root),
         cache_free_bytes=free_bytes(root),

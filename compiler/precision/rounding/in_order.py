@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from ....graphs.targets.checkpoint_pieces import Array, UnreadRows
+from ...hardware.processors import processors
 
 _MAX_THREADS = 8  # more would wait for the disk or the interpreter lock
 _FP32 = 4  # bytes
 ROOM = 128 << 20  # bytes that may wait for a thread or for the consumer
 
 Result = TypeVar("Result")
-
-
-def processors() -> int:
-    """Return the number of processors available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(
