@@ -117,8 +117,8 @@ Turn = dict[str, tuple[int, float, float]]  # tokens, seconds and tokens per rou
 def orders(count: int) -> list[list[int]]:
     """Return orders of ``count`` methods in which each has every place, and every other before it, equally often.
 
-    A call takes a few percent longer or shorter after some methods than after others: in a rotating order, plain
-    decoding was 4% faster than the same method under another name. Williams, Aust. J. Sci. Res. A 2 (1949), 149.
+    A call may take longer after some methods than after others, and in a rotating order, every method always follows
+    the same one. Williams, Aust. J. Sci. Res. A 2 (1949), 149.
     """
     first = [0, *((each + 1) // 2 if each % 2 else count - each // 2 for each in range(1, count))]
     square = [[(each + shift) % count for each in first] for shift in range(count)]

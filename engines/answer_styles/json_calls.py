@@ -20,7 +20,7 @@ def json_call(
 ) -> list[str]:
     """Return the rules of a call as a JSON object with two keys in the usual order; ``key`` is that of the arguments.
 
-    The other arguments are those of ``record.Calls``.
+    The other arguments are those of ``record.WriteCall``.
     """
     del path
     begin = '{"name": ' + json.dumps(function, ensure_ascii=False) + f', "{key}": '

@@ -25,7 +25,7 @@ class AnswerReader(Protocol):
         ...
 
 
-class Reads(Protocol):
+class MakeReader(Protocol):
     """Creates the reader of one answer, which returns at most ``max_calls`` calls of ``tools``.
 
     If calls ``are_certain``, a grammar has enforced them.
@@ -36,7 +36,7 @@ class Reads(Protocol):
         ...
 
 
-class Frames(Protocol):
+class WriteFrame(Protocol):
     """Writes the Lark rules around a call, which is the rule ``call``. The first one is ``start``.
 
     With ``repeats``, more calls may follow. Unless an answer ``must_call``, any text may precede the calls, or replace
@@ -48,7 +48,7 @@ class Frames(Protocol):
         ...
 
 
-class Calls(Protocol):
+class WriteCall(Protocol):
     """Writes the Lark rules of a call of one tool, which is the rule ``name``.
 
     ``function`` is the function's name, and ``path`` the place of the tool in the request. ``schema`` is an object
@@ -86,9 +86,9 @@ class AnswerStyle:
 
     name: str
     is_of: Callable[[Sequence[str]], bool]
-    reader: Reads
-    frame: Frames
-    calls: Calls
+    reader: MakeReader
+    frame: WriteFrame
+    calls: WriteCall
     markers: tuple[str, ...] = ()
     marks_reasoning: bool = False
     ends: tuple[str, ...] = ()
