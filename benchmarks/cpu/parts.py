@@ -45,6 +45,7 @@ PEERS = (
 QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", XLLAMACPP, f"{XLLAMACPP}:q4_0")
 LONG_CONTEXT, CONTEXTS, COLUMNS = 1500, (128, 1500), (1, 2, 4, 6, 8)
 TEMPERATURE = 0.8
+_TRIAL = range(10, 18)  # token ids of the first prompt of a peer
 _WARM = 8  # tokens of the uncounted warm-up run
 _OTHERS = ("int8", "fp32", "int4, ort", "fp32, ort")
 
@@ -92,7 +93,9 @@ class Bench:
             try:
                 heads = _heads(Name.parse(name), source, work)
                 command = command_of(name, source, work, threads, self.options.drafts, heads)
-                self._peers[name, of] = self._up.enter_context(running(name, command))
+                peer = self._up.enter_context(running(name, command))
+                peer.prefill(_TRIAL)  # some crash only when they compute
+                self._peers[name, of] = peer
             except SystemExit as why:
                 print(f"without {name}: {why}", file=sys.stderr, flush=True)
         return self._peers[name, of]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent / "build" / "peers"
+# GCC 12 discards writes to the configuration of AMX tiles as dead, and llama.cpp then crashes.
+CXXFLAGS = "-fno-tree-dse -fno-dse"
 
 
 def python_of(peer: str) -> Path:
@@ -34,6 +36,7 @@ def python_of(peer: str) -> Path:
     venv.create(folder, clear=True, with_pip=True)
     # Compiler settings of other packages (flags, a cross target) must not affect this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CMAKE_", "CFLAGS"))}
+    environment["CXXFLAGS"] = CXXFLAGS
     pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "--no-input", "install"]
     for file in files:
         alone = ["--no-deps"] if file.name.endswith(".alone.txt") else []
