@@ -9,7 +9,8 @@ methods take turns on each group of questions, so that disturbances affect all o
 included, followed by a pause: Linux stops a real-time program that never sleeps for 50 ms of every second, and a call
 hit by that takes a tenth longer. Each run of a batch size starts with an engine that was tuned just before
 (`peagle-compile tune`: the costs of rounds change with the hour on a shared host) and freshly loaded, so its policy has
-no history; the last line of a table is the policy over the fastest fixed K of that run.
+no history; the last line of a table is the policy over the fastest fixed K of that run. With `--control`, plain
+decoding also runs as `control`: how far its ratio is from 1 is the noise of all ratios.
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="tokens per answer; default: %(default)s")
     parser.add_argument("--temperature", type=float, default=0.0, help="default: greedy")
     parser.add_argument("--turns", type=int, default=0, help="at least; default: every question once")
+    parser.add_argument("--control", action="store_true", help="measure plain decoding twice, to show the noise")
     parser.add_argument("--runs", type=int, default=1, help="runs of each batch size; default: %(default)s")
     arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.precision}, "
@@ -181,6 +183,7 @@ def main() -> None:
             engine = Engine.load(folder, max_batch_size=batch, check="sizes", prefix_cache_bytes=0)
             depths = sorted({2, engine.num_speculative_tokens} if arguments.k is None else {*arguments.k})
             ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}
+            ways |= {"control": ways["plain"]} if arguments.control else {}
             ways |= {f"K = {k}": {"num_speculative_tokens": k} for k in depths}
             sorts = [[each for each in questions() if each.kind == sort] for sort in ("code", "prose")]
             chosen = [each for pair in zip(*sorts, strict=False) for each in pair][: 2 * arguments.questions]
