@@ -7,7 +7,7 @@ namespace peagle {
 
 // Prefetch distance in codes: a pass reads each code once, from memory. Codes go to L2, because a core can wait for more
 // lines there than in L1.
-constexpr int kPrefetchBytes = 16 << 10;
+constexpr int kPrefetchBytes = 8 << 10;
 
 // Iterates over the scales of a tile's blocks.
 template <Format kFormat>
