@@ -5,8 +5,8 @@
 #ifdef PEAGLE_X86_64
 namespace peagle {
 
-// Prefetch distance in codes: a pass reads each code once, from memory. Codes go to L2, because a core can wait for more
-// lines there than in L1.
+// Prefetch distance in codes: a pass reads each code once, from memory. Codes go to L2, which is faster than L1 on
+// Intel Xeon and as fast on AMD EPYC.
 constexpr int kPrefetchBytes = 8 << 10;
 
 // Iterates over the scales of a tile's blocks.
