@@ -146,7 +146,7 @@ def _cumulative(latency: LatencyFigures) -> Points:
 
 
 def _positions_by_category(figures: Sequence[ModeFigures]) -> Iterator[str]:
-    """Yield a table of categories and positions for every mode that drafts."""
+    """Yield a table and a chart of categories and positions for every mode that drafts."""
     for each in figures:
         longest = max((len(rates_of(one.acceptance)) for one in each.categories), default=0)
         rows = []
@@ -154,7 +154,9 @@ def _positions_by_category(figures: Sequence[ModeFigures]) -> Iterator[str]:
             rates = [f"{rate:.2f}" for rate in rates_of(one.acceptance)]
             rows.append([one.category, *rates, *["-"] * (longest - len(rates))])
         yield f"<details><summary>{escape(each.mode)}: acceptance by category and position</summary>"
-        yield _table(["category", *map(str, range(1, longest + 1))], rows) + "</details>"
+        yield _table(["category", *map(str, range(1, longest + 1))], rows)
+        lines = {one.category: [*enumerate(rates_of(one.acceptance), 1)] for one in each.categories}
+        yield line_chart(lines, "draft position", "share of rounds that accepted the draft") + "</details>"
 
 
 def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:
