@@ -17,7 +17,7 @@ from .json_calls import json_call
 from .record import AnswerStyle
 
 TAG = "<|python_tag|>"
-_PYTHON = re.compile(r"\s*([\w-]+)\.call\((.*)\)[\s;]*", re.DOTALL)
+_PYTHON = re.compile(r"([\w-]+)\.call\(")
 
 
 class LlamaCallReader:
@@ -33,6 +33,7 @@ class LlamaCallReader:
         del are_certain
         self._names = {each["function"]["name"] for each in tools}
         self._most, self._held, self._is_text = max_calls, "", False
+        self._tried = 0  # end of the part of the current Python call that was parsed in vain
         self.count = 0  # calls returned so far
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
@@ -43,13 +44,11 @@ class LlamaCallReader:
             rest = self._held.lstrip(" \t\r\n;") if self.count else self._held.lstrip().removeprefix(TAG).lstrip()
             if not rest or TAG.startswith(rest):
                 break
-            found, end = self._object(rest) if rest.startswith("{") else (None, 0)
-            if found is None and (python := self._python(rest)):
-                found, end = python, len(rest)
+            found, end = self._object(rest) if rest.startswith("{") else self._python(rest)
             if found is None:
                 self._is_text = not self._may_be_call(rest)
                 break
-            self._held = rest[end:]
+            self._held, self._tried = rest[end:], 0
             if self._most is None or self.count < self._most:
                 calls.append(ToolCall(self.count, *found))
                 self.count += 1
@@ -74,20 +73,19 @@ class LlamaCallReader:
         is_call = isinstance(name, str) and name in self._names and arguments.startswith("{")
         return ((name, arguments), end) if is_call else (None, 0)
 
-    def _python(self, text: str) -> tuple[str, str] | None:
-        """Return the call written as a Python expression, or None."""
-        found = _PYTHON.fullmatch(text)
-        if found is None or found[1] not in self._names:
-            return None
-        try:
-            call = ast.parse(f"f({found[2]})", mode="eval").body
-            if not isinstance(call, ast.Call) or call.args or not all(each.arg for each in call.keywords):
-                return None
-            arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-            json.dumps(arguments, allow_nan=False)
-            return found[1], arguments_text(arguments)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            return None
+    def _python(self, text: str) -> tuple[tuple[str, str] | None, int]:
+        """Return the Python call at the start of a text and its end; None if it is not a call.
+
+        The first parenthesis that completes an expression is its end, whatever follows: more may already be there.
+        """
+        begun = _PYTHON.match(text)
+        if begun is None or begun[1] not in self._names:
+            return None, 0
+        while (at := text.find(")", max(begun.end(), self._tried))) >= 0:
+            self._tried = at + 1
+            if (arguments := _keyword_arguments(text[begun.end() : at])) is not None:
+                return (begun[1], arguments), at + 1
+        return None, 0
 
     def _may_be_call(self, text: str) -> bool:
         """Return True if this text can be the start of a call."""
@@ -103,6 +101,19 @@ class LlamaCallReader:
         if dot:
             return name in self._names and (text.startswith(f"{name}.call(") or f"{name}.call(".startswith(text))
         return any(each.startswith(text) for each in self._names)
+
+
+def _keyword_arguments(text: str) -> str | None:
+    """Return keyword arguments in Python's syntax as JSON; None if they are incomplete or invalid."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not all(each.arg for each in call.keywords):
+            return None
+        arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        json.dumps(arguments, allow_nan=False)
+        return arguments_text(arguments)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 def _frame(*, repeats: bool, must_call: bool) -> list[str]:

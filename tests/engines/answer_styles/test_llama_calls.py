@@ -43,6 +43,9 @@ def test_calls_are_parsed_for_any_chunking(sizes: list[int]) -> None:
     assert read('{"name": "weather", "arguments": {}}', sizes) == ("", [("weather", {})])
     python = '<|python_tag|>web-search.call(query="a (b)", top=[1, 2])'
     assert read(python, sizes) == ("", [("web-search", {"query": "a (b)", "top": [1, 2]})])
+    two = 'weather.call(city="a)", days=(1)); weather.call(days=2)'
+    assert read(two, sizes) == ("", [("weather", {"city": "a)", "days": 1}), ("weather", {"days": 2})])
+    assert read("weather.call(days=1)\nDone.)", sizes) == ("\nDone.)", [("weather", {"days": 1})])
 
 
 @pytest.mark.parametrize(
