@@ -10,12 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .calls import Thought, ToolCall, arguments_text, has_half_pair, json_object, json_value
+from .calls import DECODER, Thought, ToolCall, arguments_text, has_half_pair, json_object
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAG = "<function="
-_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+END = "</function>"
+_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
+_PARAMETER, _END_OF_TEXT = re.compile("<parameter=([^>\n]+)>"), re.compile("(</parameter>)|(?=<parameter=)|\\Z")
+_END_OF_JSON = re.compile(r"\s*</parameter>")
 
 
 def frame(*, repeats: bool, must_call: bool) -> list[str]:
@@ -86,36 +88,53 @@ class ToolCallReader:
 
     def _call(self, inner: str) -> tuple[str, str] | None:
         """Return name and arguments of one call, or None if it is invalid."""
-        if function := _FUNCTION.fullmatch(inner):
-            if not (name := function[1].strip()):
-                return None
-            found = {
-                key.strip(): self._value(name, key.strip(), value) for key, value in _PARAMETER.findall(function[2])
-            }
-            return name, arguments_text(found)
+        if begun := _FUNCTION.match(inner):
+            name, (arguments, is_whole) = begun[1].strip(), self._parameters(begun[1].strip(), inner[begun.end() :])
+            return (name, arguments_text(arguments)) if name and (is_whole or not self._are_certain) else None
         call = json_object(inner)
         name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
         if not isinstance(name, str) or not name or has_half_pair(name) or not isinstance(arguments, dict):
             return None
         return name, arguments_text(arguments)
 
-    def _value(self, name: str, key: str, text: str) -> Any:
-        """Return a parameter's value: text, unless its schema has another type and the text is valid JSON of that
-        type."""
-        value = text.removeprefix("\n").removesuffix("\n")
+    def _parameters(self, name: str, text: str) -> tuple[dict[str, Any], bool]:
+        """Return the parameters between the tags of a function, and whether all tags are closed and all JSON is valid.
+
+        A value is text, unless its schema has another type and the text is valid JSON. JSON may contain the tags.
+        """
+        body = text.rstrip().removesuffix(END)
+        found, is_whole, at = {}, body != text.rstrip(), 0
+        while begun := _PARAMETER.search(body, at):
+            key, start = begun[1].strip(), begun.end()
+            is_json = not is_returned_as_text(self._schema(name, key))
+            if is_json and (value := _json_at(body, start)):
+                found[key], at = value
+                continue
+            end = next(_END_OF_TEXT.finditer(body, start))  # the end of the body matches
+            found[key] = body[start : end.start()].removeprefix("\n").removesuffix("\n")
+            is_whole, at = is_whole and bool(end[1]) and not is_json, end.end()
+        return found, is_whole and not body[at:].strip()
+
+    def _schema(self, name: str, key: str) -> Any:
+        """Return the schema of a parameter; None if there is none."""
         schema = self._schemas.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        if is_returned_as_text(properties.get(key) if isinstance(properties, Mapping) else None):
-            return value
-        try:
-            return json_value(value)
-        except ValueError:
-            return value
+        return properties.get(key) if isinstance(properties, Mapping) else None
+
+
+def _json_at(text: str, start: int) -> tuple[Any, int] | None:
+    """Return the JSON value that a closing tag follows, and the end of the tag; None for other text."""
+    try:
+        value, end = DECODER.raw_decode(text, len(text) - len(text[start:].lstrip()))
+    except (ValueError, RecursionError):
+        return None
+    closed = _END_OF_JSON.match(text, end)
+    return (value, closed.end()) if closed else None
 
 
 def _is_cut(inner: str) -> bool:
     """Return True if a call in tags lacks its end, so that parameters may be missing or incomplete."""
-    return inner.lstrip().startswith(TAG) and not inner.rstrip().endswith("</function>")
+    return inner.lstrip().startswith(TAG) and not inner.rstrip().endswith(END)
 
 
 def is_returned_as_text(schema: Any) -> bool:

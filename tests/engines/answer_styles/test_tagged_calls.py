@@ -104,6 +104,22 @@ def test_a_call_in_tags_that_is_truncated_is_text() -> None:
         assert read(call[:end]) == (call[:end], [])
 
 
+@pytest.mark.parametrize("tags", ["</tool_call>", "</parameter>", "</function>\n</tool_call>", "<parameter=city>"])
+@given(sizes=st.lists(st.integers(1, 9), max_size=60))
+def test_json_of_an_enforced_call_may_contain_the_tags(tags: str, sizes: list[int]) -> None:
+    more = {"a": f"1 {tags} 2"}
+    parameters = f"<parameter=more>\n{json.dumps(more)}\n</parameter>\n<parameter=city>\nK\n</parameter>\n"
+    text = f"<tool_call>\n<function=weather>\n{parameters}</function>\n</tool_call>"
+    reader, calls, begin = ToolCallReader(TOOLS, are_certain=True), list[Any](), 0
+    for size in [*sizes, len(text)]:
+        said, found = reader.push(text[begin : begin + size], is_last=begin + size >= len(text))
+        calls, begin = calls + found, begin + size
+        assert said == ""
+        if begin >= len(text):
+            break
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("weather", {"more": more, "city": "K"})]
+
+
 def test_parameters_have_the_declared_types() -> None:
     written = "".join(
         f"<parameter={key}>\n{value}\n</parameter>\n"
