@@ -92,6 +92,8 @@ class ChannelReader:
         begun = self._held.lstrip()
         is_header = any(each.startswith(begun) or begun.startswith(each) for each in (START, CHANNEL, "to="))
         header, found, rest = self._held.partition(MESSAGE)
+        if is_last and not found and not begun.startswith((START, CHANNEL, f"to={FUNCTIONS}")):
+            is_header = False  # a short text without channels
         if not is_header:
             self._header = ""
         elif len(header) > _LONGEST:

@@ -81,6 +81,12 @@ def test_any_text_terminates_and_chunking_is_irrelevant(parts: list[str], sizes:
     assert read(text, sizes) == read(text)
 
 
+@pytest.mark.parametrize("text", ["t", "to", "to=5", "<", "<|", " to", "<=", "true"])
+@given(sizes=st.lists(st.integers(1, 3), max_size=4))
+def test_short_text_that_resembles_a_header_is_visible(text: str, sizes: list[int]) -> None:
+    assert read(text, sizes) == ("", text, [])
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
