@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .tokenizer_limits import (
 _FIX = "use the tokenizer.json that belongs to the model"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _CHANGED = "Invalid prefix encountered"  # error of a stream if a token changes text before it
+_UTF8 = getincrementaldecoder("utf-8")  # omits a partial character at the end
 _CUT_TOKENS = 64  # how many tokens after a cut may differ from those of the uncut text
 
 
@@ -220,7 +222,8 @@ class Tokenizer:
         The text continues one that ends with the id ``after``; None begins a text, without a space at its start if the
         tokenizer drops that.
         """
-        stream = TokenStream(self._tokenizer, shows_special=shows_special)
+        bytes_of = self.bytes_of if shows_special else self.text_bytes_of
+        stream = TokenStream(self._tokenizer, bytes_of, shows_special=shows_special)
         if after is not None and self._trims_start and self._fallback_byte(after):
             after = self._word  # the byte could be part of a character, which is not the answer's
         if after is not None and self._trims_start:
@@ -242,8 +245,8 @@ class TokenStream:
     run of byte tokens (``<0x0A>``); a stream has returned those before it, and keeps them.
     """
 
-    def __init__(self, tokenizer: Any, *, shows_special: bool) -> None:
-        self._tokenizer, self._shows_special = tokenizer, shows_special
+    def __init__(self, tokenizer: Any, bytes_of: Callable[[int], bytes], *, shows_special: bool) -> None:
+        self._tokenizer, self._bytes_of, self._shows_special = tokenizer, bytes_of, shows_special
         self._unshown: list[int] = []  # the last ids, which have given no text yet
         self._begin()
 
@@ -264,6 +267,15 @@ class TokenStream:
         if text:
             self._unshown.clear()
         return text
+
+    def end(self) -> str:
+        """Return the last characters that are complete, and forget the rest.
+
+        A text that ends in U+FFFD is held back, because its last ids may be part of another character.
+        """
+        unshown = b"".join(map(self._bytes_of, self._unshown))
+        self._unshown.clear()
+        return _UTF8("replace").decode(unshown)
 
     def _completed(self, token_id: int) -> str:
         try:

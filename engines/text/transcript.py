@@ -52,13 +52,12 @@ class Transcript:
                 if self._keeps_stop:
                     self.text += self._stream.push(token)
                     self._runs.append((len(self.text), index < accepted))
-                self.finish_reason = "stop"
-                self.stop_reason = token if token in self._params.stop_token_ids else None
+                self._end("stop", token if token in self._params.stop_token_ids else None)
                 return
             self._append(self._stream.push(token))
             self._runs.append((len(self.text), index < accepted))
             if not self.finish_reason and len(self.token_ids) >= self._max_tokens:
-                self.finish_reason = "length"
+                self._end("length")
 
     def _append(self, piece: str) -> None:
         before = len(self.text)  # earlier text contains no stop string, or came before ``min_tokens``
@@ -73,7 +72,16 @@ class Transcript:
 
     def abort(self, reason: FinishReason = "abort") -> None:
         """End the text here, unless it has ended."""
-        self.finish_reason = self.finish_reason or reason
+        if not self.finish_reason:
+            self._end(reason)
+
+    def _end(self, reason: FinishReason, stop_reason: int | None = None) -> None:
+        """End the text here, or at a stop string in the characters that were held back."""
+        if piece := self._stream.end():
+            self._append(piece)
+            self._runs.append((len(self.text), self.drafted[-1]))
+        if not self.finish_reason:
+            self.finish_reason, self.stop_reason = reason, stop_reason
 
     def take(self) -> Delta:
         """Return the text and tokens that can be shown since the last call."""

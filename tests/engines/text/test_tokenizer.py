@@ -133,6 +133,13 @@ def byte_fallbacks(tmp_path_factory: pytest.TempPathFactory) -> list[Tokenizer]:
     return [_sentence_pieces(tmp_path_factory.mktemp("pieces"), decoder, tokens) for decoder in _decoders()]
 
 
+@pytest.fixture(scope="module")
+def byte_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / "tokenizer.json").write_text(json.dumps(byte_level()))
+    return Tokenizer(folder)
+
+
 @given(at=st.integers(0, 2), parts=_TOKENS, after=st.none() | _BYTE_TOKENS | st.just("!"), shows_special=st.booleans())
 @example(at=0, parts=[["!"], ["<0x0A>", "<0xF0>", "<0x9F>"]], after=None, shows_special=False)
 @example(at=2, parts=[["!"], ["<0xC3>", "<0xA9>", "<0xC3>"]], after=None, shows_special=False)
@@ -150,6 +157,16 @@ def test_bytes_that_form_no_character_do_not_end_a_stream(
     assert "".join(stream.push(vocabulary[token]) for token in tokens) == wanted
     if after is None and not shows_special and "\ufffd" not in wanted:
         assert tokenizer.decode([vocabulary[token] for token in tokens]) == wanted
+
+
+@given(texts=st.lists(st.sampled_from([*_CHARACTERS, "a"]), max_size=6), cut=st.integers(0, 3))
+def test_the_end_of_a_stream_shows_every_whole_character(byte_tokenizer: Tokenizer, texts: list[str], cut: int) -> None:
+    """The library holds back a text that ends in U+FFFD, which may be a partial character or the character itself."""
+    stream, text = byte_tokenizer.stream(), "".join(texts)
+    ids = byte_tokenizer.encode(text + "\U0001f600")
+    ids = ids[: len(ids) - 4 + cut]  # without the last bytes of the smiley
+    assert "".join(map(stream.push, ids)) + stream.end() == text
+    assert stream.end() == ""
 
 
 def test_bytes_of_tokens_form_the_text(make: Make) -> None:

@@ -15,7 +15,13 @@ LETTERS = "?abcdef"
 
 
 class Letters:
-    """A tokenizer of one letter per id: what a transcript needs of one, and nothing else."""
+    """A tokenizer of one letter per id: what a transcript needs of one, and nothing else.
+
+    ``held`` is what its stream returns only at the end.
+    """
+
+    def __init__(self, held: str = "") -> None:
+        self.held = held
 
     def stream(self, *, after: int | None, shows_special: bool) -> Letters:
         del after, shows_special
@@ -24,9 +30,12 @@ class Letters:
     def push(self, token: int) -> str:
         return LETTERS[token]
 
+    def end(self) -> str:
+        return self.held
 
-def _transcript(max_tokens: int = 100, ends: tuple[int, ...] = (EOS,), **params: object) -> Transcript:
-    return Transcript(SamplingParams(**params), Letters(), max_tokens, frozenset(ends))  # type: ignore[arg-type]
+
+def _transcript(max_tokens: int = 100, ends: tuple[int, ...] = (EOS,), held: str = "", **params: object) -> Transcript:
+    return Transcript(SamplingParams(**params), Letters(held), max_tokens, frozenset(ends))  # type: ignore[arg-type]
 
 
 def test_an_end_of_sequence_id_stops_and_is_not_text() -> None:
@@ -50,6 +59,20 @@ def test_max_tokens_cuts_inside_a_round() -> None:
     transcript = _transcript(max_tokens=2)
     transcript.extend([1, 2, 3, 4])
     assert (transcript.text, transcript.finish_reason) == ("ab", "length")
+
+
+def test_characters_that_the_stream_held_back_end_the_text() -> None:
+    for tokens, text, reason in (([1, EOS], "a!", "stop"), ([1, 2, 3], "abc!", "length"), ([1, 2], "ab!", "abort")):
+        transcript = _transcript(max_tokens=3, held="!")
+        transcript.extend(tokens, accepted=1)
+        transcript.abort()
+        transcript.abort()
+        delta = transcript.take()
+        assert (delta.text, delta.finish_reason) == (text, reason)
+        assert "".join(text for text, _ in delta.runs) == delta.text
+    transcript = _transcript(held="!?", stop=["b!"])
+    transcript.extend([1, 2, EOS])
+    assert (transcript.text, transcript.finish_reason, transcript.stop_reason) == ("a", "stop", "b!")
 
 
 def test_stop_string_across_rounds_ends_the_text() -> None:
