@@ -42,11 +42,9 @@ def _check_family(make: Make, family: str, width: Width, gpus: tuple[str, ...], 
     halves = make(family, width)
     for part, graph in halves.graphs.items():
         out = folder / part / "model.plan"
-        layers = {"PLUGIN_V3": 1, "KV_CACHE_UPDATE": 2 * halves.layers[part], "MOE": 0}
-        fused = 0 if (family, part) == ("gpt-oss", "target") else halves.layers[part]
-        asked = request(
-            graph, name=part, gpus=gpus, profiles=_profiles(part), layers={**layers, "ATTENTION_OUTPUT": fused}
-        )
+        depth = halves.layers[part]
+        layers = {"PLUGIN_V3": 1, "KV_CACHE_UPDATE": 2 * depth, "ATTENTION_OUTPUT": depth, "MOE": 0}
+        asked = request(graph, name=part, gpus=gpus, profiles=_profiles(part), layers=layers)
         _check_facts(build_plan(asked, out, Quiet()), out, graph, part)
 
 
