@@ -65,10 +65,9 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
     family, config = skeleton.family, skeleton.config
     kinds = list(zip(family.layer_kinds(family.text(config)), target.caches, target.windows, strict=True))
     layers = layers_to_trace(kinds)
-    part = family.keeping(config, layers) | {"architectures": config["architectures"]}
-    kinds_kept = [kinds[i][0] for i in layers]
-    if len(layers) == len(kinds) or list(family.layer_kinds(family.text(part))) != kinds_kept:
+    if len(layers) == len(kinds):
         return trace_all_layers(skeleton, target, dtype)
+    part = family.keeping(config, layers) | {"architectures": config["architectures"]}
     shortened = replace(
         target,
         num_layers=len(layers),

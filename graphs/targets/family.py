@@ -135,9 +135,12 @@ class Family:
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
         """Return the decoder's config with only some layers, by their ids: for plans and small trials."""
         text = dict(self.text(config))
-        text["num_hidden_layers"] = len(layers)
+        kinds = self.layer_kinds(text)
+        if not text.get("layer_types") and {*kinds} <= {*self.entries.layer_kinds}:
+            text["layer_types"] = kinds  # the default types depend on the position
         if text.get("layer_types"):
             text["layer_types"] = [text["layer_types"][i] for i in layers]
+        text["num_hidden_layers"] = len(layers)
         return text
 
     def model_class(self) -> type[Any]:

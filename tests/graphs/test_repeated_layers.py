@@ -14,7 +14,7 @@ from peagle.graphs import graph_files
 from peagle.graphs.node_tape import Nodes
 from peagle.graphs.repeated_layers import layers_to_trace, placeholder_weight, repeat_layers
 from peagle.graphs.targets.skeleton import Skeleton
-from peagle.graphs.trace import trace_all_layers, trace_target
+from peagle.graphs.trace import trace_all_layers
 from peagle.plugins.graph_contract import cache_names, written
 from tests.graphs.checking import contents
 from tests.graphs.traced import Traced
@@ -32,15 +32,6 @@ def test_graph_of_a_family_is_that_of_a_full_trace(family: str, trace_of: Callab
     traced = trace_of(family)
     full = trace_all_layers(Skeleton(traced.pair.config), traced.target)
     assert contents(graph_files.load(traced.folder / "target.onnx")) == contents(ir.from_proto(ir.to_proto(full)))
-
-
-def test_all_layers_are_traced_where_kinds_follow_from_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of eight layers, the last is full; as the last of five it would not be."""
-    skeleton = Skeleton(CONFIGS["gpt-oss"] | {"num_hidden_layers": 8})
-    traced: list[int] = []
-    monkeypatch.setattr("peagle.graphs.trace.trace_all_layers", lambda _, target, __: traced.append(target.num_layers))
-    trace_target(skeleton, skeleton.family.describe(skeleton.config))
-    assert traced == [8]
 
 
 def _weight(name: str, size: int) -> ir.Value:
