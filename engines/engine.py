@@ -310,7 +310,10 @@ class Engine:
         return self._factory.conversations.style
 
     def spoken(self, answer: str) -> str:
-        """Return the visible part of a chat answer, without reasoning if the model marks it."""
+        """Return the visible part of a chat answer, without reasoning if the model marks it.
+
+        If the model's template opens the reasoning, an answer that does not end it is reasoning.
+        """
         return self.answer_style.spoken(answer)
 
     def prepare_forms(self) -> bool:
@@ -518,7 +521,8 @@ class Engine:
 
         Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
         """
-        return self._factory.written(messages, **options)
+        written = self._factory.written(messages, **options)
+        return written.text, written.ids
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Return the target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""

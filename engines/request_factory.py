@@ -19,12 +19,12 @@ from .policy.drafts_per_round import NumSpeculativeTokens, Policy
 from .requests.arguments import text_of, token_ids_of
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
-from .requests.structured_outputs import StructuredOutputsParams
+from .requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
 from .running.logprobs import PromptLogprobs
 from .running.request import Request
 from .running.submission import Delivery
 from .running.token_choice import choice_of
-from .text.chat import Chat, Objects
+from .text.chat import Chat, Objects, WrittenChat
 from .text.messages import Message
 from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
@@ -37,13 +37,15 @@ class EncodedInput:
     """The token ids of a prompt or a conversation, for any number of requests.
 
     ``end_ids`` are additional ids that end its text. ``shows_special`` puts special tokens into the text. The text
-    ``continues`` that of the input, or begins a new message.
+    ``continues`` that of the input, or begins a new message. It begins ``in_thought`` if the input has opened
+    reasoning.
     """
 
     ids: tuple[int, ...]
     end_ids: frozenset[int] = frozenset()
     shows_special: bool = False
     continues: bool = True
+    in_thought: bool = False
 
 
 class DraftOptions(TypedDict, total=False):
@@ -124,13 +126,19 @@ class RequestFactory:
     def encoded_chat(
         self, messages: Sequence[Message], params: SamplingParams, **options: Unpack[TemplateOptions]
     ) -> EncodedInput:
-        """Return a conversation, rendered, encoded, and truncated as ``params`` specify."""
+        """Return a conversation, rendered, encoded, and truncated as ``params`` specify.
+
+        An answer of a structured output begins without reasoning.
+        """
         chats, keep_last = self.conversations, self._prompt_limit(params)
-        _, ids = self.written(messages, keep_last=keep_last, **options)
+        form = structured_of(NAME, params.structured_outputs)
+        can_think = form is None or not form.is_from_start
+        written = self.written(messages, keep_last=keep_last, can_think=can_think, **options)
         end_ids = chats.ends_with(options.get("chat_template"))
         shown = chats.style.shows_special(self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
         continues = bool(options.get("continue_final_message"))
-        return EncodedInput(self.ids("the conversation", ids, keep_last), end_ids, shown, continues)
+        ids = self.ids("the conversation", written.ids, keep_last)
+        return EncodedInput(ids, end_ids, shown, continues, written.in_thought)
 
     def _prompt_limit(self, params: SamplingParams) -> int | None:
         """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
@@ -174,7 +182,7 @@ class RequestFactory:
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> tuple[str, list[int]]:
+    ) -> WrittenChat:
         """Return the rendered text of a conversation and its token ids; ``options`` are those of ``Chat.prompt``."""
         return self.conversations.prompt(messages, tools, documents, chat_template_kwargs, **options)
 

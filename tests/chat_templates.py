@@ -69,7 +69,9 @@ QWEN3 = """{%- if tools %}
         {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}
     {%- elif message.role == "assistant" %}
         {%- set reasoning_content = '' %}
-        {%- if '</think>' in content %}
+        {%- if message.reasoning_content is string %}
+            {%- set reasoning_content = message.reasoning_content %}
+        {%- elif '</think>' in content %}
             {%- set reasoning_content = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
             {%- set content = content.split('</think>')[-1].lstrip('\n') %}
         {%- endif %}
@@ -104,7 +106,15 @@ GEMMA = """{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}
 """
 
-FAMILIES = {"chatml": CHATML, "llama3": LLAMA3, "qwen3": QWEN3, "gemma": GEMMA}
+R1 = """{{ bos_token }}{% for message in messages %}
+{%- if message['role'] == 'system' %}{{ message['content'] }}{% endif %}
+{%- if message['role'] == 'user' %}{{ '<|User|>' + message['content'] }}{% endif %}
+{%- if message['role'] == 'assistant' and message['content'] is not none %}{% set content = message['content'] %}
+{%- if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}
+{{- '<|Assistant|>' + content + '<|end of sentence|>' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|Assistant|><think>\n' }}{% endif %}"""
+
+FAMILIES = {"chatml": CHATML, "llama3": LLAMA3, "qwen3": QWEN3, "gemma": GEMMA, "r1": R1}
 
 _DOUBLED = "{%% set ns = namespace(x=%s) %%}{%% for i in range(60) %%}{%% set ns.x = %s %%}{%% endfor %%}{{ %s }}"
 

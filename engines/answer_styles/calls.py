@@ -43,6 +43,11 @@ class Thought:
         return self.after, self.calls, 0
 
 
+def begun_size(text: str, mark: str) -> int:
+    """Return how many characters at the end of a text may be the start of ``mark``."""
+    return next((size for size in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:size])), 0)
+
+
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is not valid JSON")
 

@@ -6,19 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .calls import Thought, ToolCall
+from .calls import Thought
+from .thoughts import CallReader, ThoughtReader, ThoughtTags
 
 Tools = Sequence[Mapping[str, Any]]  # in OpenAI's format
 
 
-class AnswerReader(Protocol):
-    """Splits the text of one answer as it grows; ``count`` is the number of calls returned so far."""
-
-    count: int
-
-    def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """Add ``text``, and return the new visible text and complete calls."""
-        ...
+class AnswerReader(CallReader, Protocol):
+    """Splits the text of one answer as it grows into visible text, calls and reasoning."""
 
     def take_thoughts(self) -> list[Thought]:
         """Return the reasoning since the last call, if the format marks it."""
@@ -39,8 +34,8 @@ class MakeReader(Protocol):
 class WriteFrame(Protocol):
     """Writes the Lark rules around a call, which is the rule ``call``. The first one is ``start``.
 
-    With ``repeats``, more calls may follow. Unless an answer ``must_call``, any text may precede the calls, or replace
-    them; only a style that ``follows_text`` is asked for that.
+    With ``repeats``, more calls may follow. Unless an answer ``must_call``, text (the rule ``BEFORE``) may precede the
+    calls, or any text may replace them; only a style that ``follows_text`` is asked for that.
     """
 
     def __call__(self, *, repeats: bool, must_call: bool) -> list[str]:
@@ -82,6 +77,8 @@ class AnswerStyle:
         follows_text: True if calls may follow any text under a grammar. Models that were trained to call do without.
         may_be_json: True if a grammar may allow JSON in place of the calls.
         takes_any_arguments: True if arguments may be any object, whatever the schema.
+        thoughts: The tags around reasoning at the start of an answer, or None. They are detected from the templates,
+            whatever the style, so no record sets them.
     """
 
     name: str
@@ -98,16 +95,30 @@ class AnswerStyle:
     follows_text: bool = False
     may_be_json: bool = True
     takes_any_arguments: bool = True
+    thoughts: ThoughtTags | None = None
+
+    @property
+    def thought_switch(self) -> str:
+        """The template variable that turns reasoning off; empty if there is none."""
+        return "" if self.thoughts is None else self.thoughts.switch
 
     def reader_of(
-        self, tools: Tools, max_calls: int | None = None, *, are_certain: bool = False
+        self, tools: Tools, max_calls: int | None = None, *, are_certain: bool = False, in_thought: bool = False
     ) -> AnswerReader | None:
-        """Return a reader for one answer, or None if the answer can only be text. The arguments are the reader's."""
-        return self.reader(tools, max_calls, are_certain=are_certain) if tools or self.marks_reasoning else None
+        """Return a reader for one answer, or None if the answer can only be text.
+
+        The arguments are the reader's. If ``in_thought``, the prompt has opened the reasoning.
+        """
+        has_parts = tools or self.marks_reasoning
+        reader = self.reader(tools, max_calls, are_certain=are_certain) if has_parts else None
+        return reader if self.thoughts is None else ThoughtReader(self.thoughts, reader, in_thought=in_thought)
 
     def spoken(self, answer: str) -> str:
-        """Return the visible part of a whole answer, without reasoning if the style marks it."""
-        reader = self.reader_of(())
+        """Return the visible part of a whole answer, without reasoning if the style marks it.
+
+        If the template opens the reasoning, an answer without its end is reasoning.
+        """
+        reader = self.reader_of((), in_thought=self.thoughts is not None and self.thoughts.is_opened)
         return answer if reader is None else reader.push(answer, is_last=True)[0]
 
     def shows_special(self, hidden: Mapping[str, bool], *, has_tools: bool) -> bool:
@@ -115,4 +126,7 @@ class AnswerStyle:
 
         ``hidden`` maps added tokens to whether decoded text usually omits them.
         """
-        return self.marks_reasoning or (has_tools and any(hidden.get(each) for each in self.markers))
+        markers = self.markers if has_tools else ()
+        if self.thoughts is not None:
+            markers = (*markers, self.thoughts.begin, self.thoughts.end)
+        return self.marks_reasoning or any(hidden.get(each) for each in markers)

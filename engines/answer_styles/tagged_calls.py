@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .calls import DECODER, Thought, ToolCall, arguments_text, has_half_pair, json_object
+from .calls import DECODER, Thought, ToolCall, arguments_text, begun_size, has_half_pair, json_object
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAG = "<function="
@@ -27,7 +27,7 @@ def frame(*, repeats: bool, must_call: bool) -> list[str]:
     if must_call:
         return [f"start: one{more}", one]
     begun = f'start: TEXT | begun "\\n" call "\\n{CLOSE}"{more}'  # the text is free until it contains the tag
-    return [begun, one, f"begun[lazy]: /(?s:.*){OPEN}/", "TEXT: /(?s:.*)/"]
+    return [begun, one, f'begun[lazy]: BEFORE "{OPEN}"', "TEXT: /(?s:.*)/"]
 
 
 class ToolCallReader:
@@ -71,7 +71,7 @@ class ToolCallReader:
             if call is not None and (self._most is None or self.count < self._most):
                 calls.append(ToolCall(self.count, *call, after=self._shown + len(visible)))
                 self.count += 1
-        shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
+        shown = len(self._held) if is_last else len(before) if opened else len(before) - begun_size(before, OPEN)
         visible, self._held = visible + self._visible(self._held[:shown]), self._held[shown:]
         self._shown += len(visible)
         return visible, calls
@@ -144,8 +144,3 @@ def is_returned_as_text(schema: Any) -> bool:
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
     has_subschemas = any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
     return not has_subschemas and isinstance(values, list) and all(isinstance(each, str) for each in values)
-
-
-def _begun(text: str) -> int:
-    """Return how many characters at the end of a text may be the start of a call."""
-    return next((size for size in range(min(len(text), len(OPEN) - 1), 0, -1) if text.endswith(OPEN[:size])), 0)

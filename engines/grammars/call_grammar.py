@@ -12,7 +12,7 @@ from typing import Any
 
 from ...plugins.errors import UsageError
 from ..answer_styles import AnswerStyle, Tools
-from ..requests.structured_outputs import MAX_CHARACTERS, MAX_LEVELS, StructuredOutputsParams, levels_of
+from ..requests.structured_outputs import MAX_CHARACTERS, MAX_LEVELS, OptionalForm, StructuredOutputsParams, levels_of
 from .declared_keys import keep_to_declared_keys
 from .grammar_text import WHITESPACE, json_rule
 
@@ -29,6 +29,7 @@ def call_form(
     """Return the grammar of one or more calls of these tools, at most ``max_calls`` (1, or None for any number).
 
     Unless the answer ``must_call``, any text may precede the calls, or replace them, if the style ``follows_text``.
+    Calls do not begin inside reasoning between tags.
     JSON of the form ``otherwise`` may replace them too, if the style ``may_be_json``.
 
     Objects in the arguments contain only declared keys, unless they set ``additionalProperties`` or
@@ -39,6 +40,8 @@ def call_form(
     those that this call format cannot enforce.
     """
     start, *rules = style.frame(repeats=max_calls != 1, must_call=must_call)
+    if not must_call:
+        rules.append(f"BEFORE: {'/(?s:.*)/' if style.thoughts is None else style.thoughts.no_thought}")
     if otherwise is not None:
         start += " | otherwise"
         rules.append(f"otherwise: {json_rule(otherwise)}")
@@ -55,7 +58,8 @@ def call_form(
         schema = _object_schema(f"{path}.function.parameters", function.get("parameters"))
         names.append(f"c{at}")
         rules += style.calls(names[-1], name, path, schema, json_of)
-    return StructuredOutputsParams(grammar="\n".join([start, *rules, f"call: {' | '.join(names)}"]) + "\n")
+    kind = StructuredOutputsParams if must_call else OptionalForm
+    return kind(grammar="\n".join([start, *rules, f"call: {' | '.join(names)}"]) + "\n")
 
 
 def without_schemas(tools: Tools) -> list[dict[str, Any]]:

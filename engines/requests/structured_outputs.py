@@ -81,6 +81,20 @@ class StructuredOutputsParams:
         """Return True if the text is JSON."""
         return self.kind in ("json", "json_object")
 
+    @property
+    def is_from_start(self) -> bool:
+        """Return True if the format holds from the start of the text, so that no reasoning can precede it."""
+        return True
+
+
+class OptionalForm(StructuredOutputsParams):
+    """A grammar that allows any text, until the text begins what the grammar constrains."""
+
+    @property
+    def is_from_start(self) -> bool:
+        """Return False: reasoning can precede it."""
+        return False
+
 
 def structured_of(name: str, value: Any) -> StructuredOutputsParams | None:
     """Return the parameters given as an object or a dict of fields; None allows any text. Raises ``UsageError``."""

@@ -27,7 +27,7 @@ class Choices:
     """The choices of a generation, each an engine request. Leaving the context cancels those that still run.
 
     ``runs`` are the pieces of each choice's text, each with a flag that is True for accepted drafts. ``prompts`` are
-    the token ids of the prompts.
+    the token ids of the prompts. The answers to those that are ``in_thought`` begin inside the reasoning.
     """
 
     def __init__(self, state: ServerState, generation: Generation) -> None:
@@ -38,6 +38,7 @@ class Choices:
         self._outputs: dict[int, RequestOutput] = {}
         self.runs: list[list[tuple[str, bool]]] = []
         self.prompts: list[Sequence[int]] = []
+        self.in_thought: list[bool] = []
 
     async def __aenter__(self) -> Choices:
         return self
@@ -80,6 +81,7 @@ class Choices:
                 self._meters.append(state.metrics.watch())
                 self.runs.append([])
                 self.prompts.append(prompt.ids)
+                self.in_thought.append(prompt.in_thought)
                 await self._submissions[-1].submitted()
 
     def _timed_out(self) -> HttpRefusal:

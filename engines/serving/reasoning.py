@@ -11,18 +11,24 @@ from .generation import Conversation
 
 _CLOSEST = {"minimal": "low", "xhigh": "high", "max": "high"}
 LEVELS = ("low", "medium", "high", *_CLOSEST)  # levels that APIs have
+NO_REASONING = "none"  # the level of an answer without reasoning
 
 
-def styled(conversation: Conversation, style: AnswerStyle, effort: str | None = None) -> Conversation:
+def styled(
+    conversation: Conversation, style: AnswerStyle, effort: str | None = None, *, thinks: bool = True
+) -> Conversation:
     """Return the conversation as the template of this style expects it.
 
     If the style has levels of reasoning, the closest one to ``effort`` becomes a template variable, and
-    ``reasoning_content`` of a message that called a tool gets the template's key. Otherwise, the conversation stays as
-    it is.
+    ``reasoning_content`` of a message that called a tool gets the template's key. If the template has a variable that
+    turns reasoning off, it is set for ``NO_REASONING``, and unless the model ``thinks``. Variables of the conversation
+    take precedence. Otherwise, the conversation stays as it is.
     """
+    template_options = dict(conversation.chat_template_kwargs or {})
+    if style.thought_switch and not (thinks and effort != NO_REASONING):
+        return replace(conversation, chat_template_kwargs={style.thought_switch: False, **template_options})
     if not style.efforts:
         return conversation
-    template_options = dict(conversation.chat_template_kwargs or {})
     arguments = (
         template_options if effort is None else {"reasoning_effort": _CLOSEST.get(effort, effort), **template_options}
     )

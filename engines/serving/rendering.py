@@ -76,6 +76,7 @@ class Reporter:
     def __init__(self, choices: Choices, style: AnswerStyle, decode: Callable[[Sequence[int]], str]) -> None:
         """``style`` is the model's chat answer style; ``decode`` returns the text of token ids."""
         self._prompts, self._generation, self._style = choices.prompts, choices.generation, style
+        self._in_thought = choices.in_thought
         self._echoes: dict[int, str] = {}  # prompt text by choice, until it is reported
         self._readers: dict[int, AnswerReader | None] = {}
         self._shown: Counter[int] = Counter()  # visible characters reported so far, by choice
@@ -119,9 +120,12 @@ class Reporter:
         if not isinstance(source, Conversation):
             return reported
         if reported.choice not in self._readers:
-            certain = bool(source.must_call)
-            reader = self._style.reader_of(source.tools, source.max_calls, are_certain=certain)
-            self._readers[reported.choice] = reader
+            self._readers[reported.choice] = self._style.reader_of(
+                source.tools,
+                source.max_calls,
+                are_certain=bool(source.must_call),
+                in_thought=self._in_thought[reported.choice],
+            )
         reader = self._readers[reported.choice]
         if reader is None:
             return reported

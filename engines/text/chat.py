@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 
 Objects = Sequence[Mapping[str, Any]]
 _MAX_TEMPLATES = 8  # compiled templates of requests
+
+
+@dataclass(frozen=True)
+class WrittenChat:
+    """The rendered text of a conversation, and its token ids.
+
+    The answer begins ``in_thought`` if the text ends inside reasoning between tags.
+    """
+
+    text: str
+    ids: list[int]
+    in_thought: bool = False
 
 
 class Chat:
@@ -88,13 +101,15 @@ class Chat:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         keep_last: int | None = None,
-    ) -> tuple[str, list[int]]:
+        can_think: bool = True,
+    ) -> WrittenChat:
         """Return the rendered text of a conversation and its token ids; no special tokens are added.
 
         ``add_generation_prompt`` is the default unless the conversation ``continue_final_message``. If it is True, the
         last message may be the assistant's, which a new one then follows; by default, that is an error. Raises
         ``PromptTooLong`` if the number of characters alone shows that it cannot fit. With ``keep_last``, nothing is too
-        long: the ids are those of the end of the text, at least the last ``keep_last``.
+        long: the ids are those of the end of the text, at least the last ``keep_last``. Unless the answer
+        ``can_think``, reasoning that the template opens is closed at once.
         """
         continues = flag("continue_final_message", continue_final_message)
         opens = not continues if add_generation_prompt is None else flag("add_generation_prompt", add_generation_prompt)
@@ -118,7 +133,13 @@ class Chat:
             add_generation_prompt=opens,
             continue_final_message=continues,
         )
-        return text, self._ids(text, self._max_seq_len, keep_last)
+        in_thought = False
+        if (tags := self.style.thoughts) is not None:
+            in_thought = tags.is_open_in(checked[-1]["content"]) if continues else opens and tags.is_open_after(text)
+            if in_thought and not (can_think or continues):
+                text, in_thought = tags.closed(text), False
+        ids = self._ids(text, self._max_seq_len, keep_last)
+        return WrittenChat(text, ids, in_thought and can_think)
 
     def _template(self, text: str | None) -> ChatTemplate:
         """Return the template that a conversation brings, or the engine's. Raises ``UsageError`` for a long one."""

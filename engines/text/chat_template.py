@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,17 @@ class ChatTemplate:
             )
         return cls(templates, read_special_tokens(folder))
 
-    @property
+    @cached_property
     def style(self) -> AnswerStyle:
         """The model's format of tool calls and reasoning."""
-        return style_of(self._sources.values())
+        style = style_of(self._sources.values())
+        if style.thoughts is None:
+            return style
+        try:
+            start = self.render([{"role": "user", "content": "?"}])
+        except PeagleError:
+            return style
+        return replace(style, thoughts=replace(style.thoughts, is_opened=style.thoughts.is_open_after(start)))
 
     @cached_property
     def takes_system(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peagle.engines.answer_styles import DEFAULT, STYLES, AnswerStyle, style_of
 from peagle.engines.answer_styles.channels import ChannelReader
 from peagle.engines.answer_styles.llama_calls import LlamaCallReader
 from peagle.engines.answer_styles.tagged_calls import CLOSE, OPEN, ToolCallReader
+from peagle.engines.answer_styles.thoughts import TAGS
 from tests.chat_templates import CHATML, LLAMA3, QWEN3
 
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -21,7 +24,7 @@ CODER = "{% for t in tools %}<tool_call>\n<function=f>{% endfor %}"
     [
         (CHATML, DEFAULT),
         (LLAMA3, STYLES["llama"]),
-        (QWEN3, DEFAULT),
+        (QWEN3, replace(DEFAULT, thoughts=TAGS[0])),
         (HERMES, STYLES["json"]),
         (CODER, STYLES["tags"]),
         (HARMONY, STYLES["channels"]),

@@ -74,7 +74,7 @@ def conversation_of(body: CountBody, style: AnswerStyle) -> Conversation:
         add_generation_prompt=not is_open,
         continue_final_message=is_open and bool(messages) and _is_text(messages[-1]),
     )
-    return styled(conversation, style, effort)
+    return styled(conversation, style, effort, thinks=_thinking(body)[0])
 
 
 def generation_of(body: MessagesBody, style: AnswerStyle, settings: ServerSettings) -> Generation:
@@ -122,10 +122,16 @@ def _is_text(message: Mapping[str, Any]) -> bool:
 
 def shows_thoughts(body: CountBody) -> bool:
     """Return True if the answer includes the model's reasoning. Raises ``HttpRefusal`` for unknown options."""
+    thinks, options = _thinking(body)
+    return thinks and options.display != "omitted"
+
+
+def _thinking(body: CountBody) -> tuple[bool, Thinking]:
+    """Return whether the model should reason, and the other options. Raises ``HttpRefusal`` for unknown options."""
     if body.thinking is None:
-        return True
+        return True, Thinking()
     options = parse_variant(body.thinking, _THINKING, "thinking")
-    return body.thinking["type"] != "disabled" and options.display != "omitted"
+    return body.thinking["type"] != "disabled", options
 
 
 def _add(turns: Turns, role: str, content: str | list[Any], path: str) -> None:

@@ -12,7 +12,7 @@ from ...requests.structured_outputs import StructuredOutputsParams
 from ..forms import field_of
 from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
-from ..reasoning import styled
+from ..reasoning import NO_REASONING, styled
 from ..server_fields import SAMPLING, draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import ToolChoice
@@ -116,7 +116,7 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
 
 def _conversation(body: ChatBody, style: AnswerStyle, settings: ServerSettings) -> Conversation:
     effort = body.reasoning_effort
-    if effort not in style.efforts:
+    if effort not in style.efforts and not (effort == NO_REASONING and style.thought_switch):
         INERT.require_neutral("reasoning_effort", effort)
     tools, must_call, max_calls = _tool_choice(body).among(_tools(body))
     conversation = Conversation(

@@ -17,7 +17,7 @@ from ..generation import Conversation, Generation, sampling_params
 from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
-from ..reasoning import LEVELS, styled
+from ..reasoning import LEVELS, NO_REASONING, styled
 from ..server_fields import draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
@@ -216,7 +216,7 @@ def _effort(reasoning: dict[str, Any] | None, style: AnswerStyle) -> str | None:
     if left:
         name = next(iter(left))[:100]
         raise HttpRefusal(400, f"invalid request body: unknown field `{name}` in reasoning", param="reasoning")
-    known = (*LEVELS, *(() if style.efforts else ("none",)))
+    known = (*LEVELS, *(() if style.efforts else (NO_REASONING,)))
     if effort is not None and effort not in known:
         raise HttpRefusal(
             400,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from peagle.engines.answer_styles import DEFAULT, STYLES
 from peagle.engines.answer_styles.channels import CHANNEL, CONSTRAIN, MESSAGE, START
 from peagle.engines.answer_styles.channels import END as CHANNEL_END
 from peagle.engines.answer_styles.tagged_calls import CLOSE, OPEN, ToolCallReader
+from peagle.engines.answer_styles.thoughts import TAGS
 from peagle.engines.grammars.call_grammar import call_form, without_schemas
 from peagle.engines.grammars.compiled import Grammars
 from peagle.engines.requests.structured_outputs import StructuredOutputsParams
@@ -145,6 +147,31 @@ def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Gramma
         assert path.allowed()[END] == (goes_on or text.endswith(CLOSE)), text
         if text.endswith(call):
             assert may == (set() if most == 1 else {"\n"})
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_no_call_begins_inside_reasoning(vocabulary: tuple[Tokenizer, Grammars], is_opened: bool) -> None:
+    known, grammars = vocabulary
+    style = replace(DEFAULT, thoughts=replace(TAGS[0], is_opened=is_opened))
+    form = call_form(TOOLS, style, must_call=False)
+    assert not form.is_from_start
+    assert call_form(TOOLS, style).is_from_start
+    for text, goes_on in (
+        (f"\n<think>\nI could write {OPEN}\n", True),
+        (f"<think>\n{OPEN}\n</think>\nI look.", True),
+        (f"<think>\n{OPEN}\n</think>\nI look. {OPEN}\n", False),
+        (f"So. {OPEN}\n", is_opened),
+        (f"So. {OPEN}</think>\n{OPEN}\n", False),
+    ):
+        path = grammars.path(form, frozenset({END}))
+        assert path is not None
+        for token in known.encode(text).ids:
+            if not path.allowed()[token]:
+                assert not is_opened
+                assert text.startswith("So. ")  # a call has begun
+                break
+            path.advance(token)
+        assert path.allowed()[END] == goes_on, text
 
 
 @pytest.mark.parametrize("style", ["json", "tags", "llama"])

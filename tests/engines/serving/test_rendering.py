@@ -27,7 +27,9 @@ CALLS = {
 
 def _reported(style: str, pieces: list[str], reason: FinishReason) -> list[ReportedTokens]:
     conversation = Conversation([], tools=[TOOL], must_call=[TOOL])
-    choices: Any = SimpleNamespace(prompts=[(1,)], generation=Generation(conversation, SamplingParams()))
+    choices: Any = SimpleNamespace(
+        prompts=[(1,)], in_thought=[False], generation=Generation(conversation, SamplingParams())
+    )
     reporter = Reporter(choices, STYLES[style], lambda _: "")
     ends: list[FinishReason | None] = [None] * (len(pieces) - 1) + [reason]
     deltas = [Delta(text, (0,), end) for text, end in zip(pieces, ends, strict=True)]
