@@ -201,11 +201,11 @@ TABLE: tuple[OptionMapping, ...] = (
                   {"auto": None, "fp8_e4m3": FP8.name, "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}),
     OptionMapping("quant_config.exclude_modules", "exclude", convert=_rounded_modules, several=True,
                   why="the recipe sets the types of head, embedding, routers and norms; see --lm-head-precision"),
-    OptionMapping("quant_config.group_size", why="the block size is always 32"),
+    OptionMapping("quant_config.group_size", why="the precision and the backend determine the block size"),
     OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", values=_nothing("0.5"), only=True,
                   why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit the option"),
     OptionMapping("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
-                  values=_nothing("false"), only=True, why="codes are symmetric, and each input has a single scale",
+                  values=_nothing("false"), only=True, why="the precision determines the scales and the zero points",
                   fix="omit the option"),
     OptionMapping("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", values=_nothing("auto"),
                   only=True, why="the supported model families have no such layers", fix="omit the option"),
@@ -217,7 +217,8 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("calib_config.calib_dataset", only=True,
                   why="samples are JSON Lines with text, messages or input_ids",
                   fix="omit the option to use the bundled samples, or use calib_data: FILE"),
-    OptionMapping("calib_config.device calib_config.random_seed calib_config.tokenizer_max_seq_length",
+    OptionMapping("calib_config.device", "calib_device"),
+    OptionMapping("calib_config.random_seed calib_config.tokenizer_max_seq_length",
                   why="samples are used in file order, layer by layer"),
     # ------------------------------------------------------------------------------------------ drafts
     OptionMapping("speculative_config.max_draft_len speculative_config.num_speculative_tokens max_draft_len",
@@ -255,8 +256,8 @@ TABLE: tuple[OptionMapping, ...] = (
         why=_WHOLE,
     ),
     OptionMapping("kv_cache_config.enable_block_reuse kv_cache_config.enable_partial_reuse "
-                  "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prefix caching is on by default; "
-                  "`serve --prefix-cache-bytes` limits its memory"),
+                  "kv_cache_config.copy_on_partial_reuse enable_prefix_caching",
+                  why="`serve --prefix-cache-bytes` sets the memory of the prefix cache, and 0 disables it"),
     # ------------------------------------------------------------------------------------------ while it runs
     OptionMapping(
         "enable_chunked_prefill guided_decoding_backend reasoning_parser tool_call_parser enable_auto_tool_choice "

@@ -178,6 +178,7 @@ def test_a_value_is_translated(content: dict[str, Any], ours: dict[str, Any]) ->
         ({3: 3}, "no option '3'"),
         ({"max_model_len": {"a": 1}}, "max_model_len {'a': 1} is not an integer"),
         ({"quant_config": {"exclude_modules": 5}}, "quant_config.exclude_modules 5 is not a list"),
+        ({"quant_config": {"has_zero_point": True}}, "the precision determines the scales and the zero points"),
     ],
 )  # fmt: skip
 def test_unsupported_option_is_rejected_by_name(content: dict[Any, Any], says: str) -> None:
@@ -203,8 +204,10 @@ def test_option_missing_from_the_verb_is_named_in_both_vocabularies(form: VerbOp
 
 def test_quantize_accepts_the_names_of_its_options() -> None:
     theirs = {"model": "demo", "quant_config": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
-              "calib_config": {"calib_batches": 16, "calib_max_seq_length": 64}}  # fmt: skip
-    ours = QUANTIZE.request(model="demo", precision="fp8", kv_cache_dtype="fp8", calib_samples=16, calib_length=64)
+              "calib_config": {"calib_batches": 16, "calib_max_seq_length": 64, "device": "cuda"}}  # fmt: skip
+    ours = QUANTIZE.request(
+        model="demo", precision="fp8", kv_cache_dtype="fp8", calib_samples=16, calib_length=64, calib_device="cuda"
+    )
     assert request(theirs, QUANTIZE) == ours
 
 
