@@ -163,7 +163,7 @@ def serve(
         typer.Option(
             metavar="JSON",
             help="Default speculation settings for requests, in vLLM's format; also read from "
-            "$SM_VLLM_SPECULATIVE_CONFIG.",
+            "$SM_VLLM_SPECULATIVE_CONFIG or $OPTION_SPECULATIVE_CONFIG.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),

@@ -104,9 +104,9 @@ def verify(
         typer.Option(
             metavar="FILE",
             help=(
-                "Compare every draft method of the engine with plain decoding, on new prompts in each turn, until "
-                "--tokens tokens have been compared, and record the result in this JSON file. After Ctrl-C, the same "
-                "command continues from the finished comparisons."
+                "Compare the draft methods of the engine with plain decoding, in turns with new prompts, until "
+                "--tokens tokens have been compared, and record the result in this JSON file. With few tokens, not "
+                "every method has a turn. After Ctrl-C, the same command continues from the finished comparisons."
             ),
             show_default=False,
             rich_help_panel=CERTIFICATE,
