@@ -7,9 +7,10 @@
     python examples/ray_serve.py promote
 
 Every replica has the loop and the HTTP API of ``peagle-compile serve``. The front accepts requests, chooses a replica
-by the prompt's prefix and the replica's load, and forwards the response. If a replica dies, no answer is lost: the
-front repeats the request on another replica with the same seed, which produces the same text, and skips the part of a
-stream that was already sent. docs/ray.md describes the commands, the guarantees and their limits.
+by the prompt's prefix and the replica's load, and forwards the response. If a replica dies, the front repeats the
+request on another replica with the same seed, which produces the same text, and skips the part of a stream that was
+already sent. Only streams of ``/v1/messages`` and ``/v1/responses`` that have begun end with an error. docs/ray.md
+describes the commands, the guarantees and their limits.
 """
 
 from __future__ import annotations

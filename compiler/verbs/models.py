@@ -49,7 +49,7 @@ def models(
         emit([_fields(pair) for pair in PAIRS.values()])
         return
     print(columns(_list(PAIRS.values())))
-    print(f"\ndisk to build: for {_LISTED}, including download and cache; `models NAME` shows every precision.")
+    print(f"\ndisk to build: with --precision {_LISTED}, including download and cache; other precisions: `models NAME`")
     for note, names in _notes(PAIRS.values()).items():
         print(f"{', '.join(names)}: {note}")
     print("Revisions are not pinned: a build uses the newest commit and records it in resolved_config.yaml.")
