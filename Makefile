@@ -37,7 +37,7 @@ bench: $(STAMP) demo-engine ## compare decoding speed with onnxruntime-genai and
 	@$(BIN)/python benchmarks/decoding.py demo-engine $(ARGS)
 
 bench-cpu: $(STAMP) ## compare the CPU kernels with ONNX Runtime's and other runtimes; ARGS=--quick takes minutes
-	@echo "Measuring (half an hour; keep the machine idle; repeat the command to continue an interrupted run) ..."
+	@echo "Measuring (15 to 30 minutes; keep the machine idle; repeat the command to continue an interrupted run) ..."
 	@$(BIN)/python benchmarks/cpu_decoding.py $(ARGS)
 
 bench-humaneval: $(STAMP) ## compare plain decoding, EAGLE-3 and P-EAGLE on HumanEval prompts; ARGS="--num-prompts 12" takes minutes
