@@ -1,6 +1,6 @@
 """Serve one engine with several replicas behind Ray Serve, and change the deployment while it answers.
 
-    pip install 'peagle-compile[serve]' 'ray[serve]'
+    pip install -e '.[serve]' 'ray[serve]'
     python examples/ray_serve.py serve demo-engine --min-replicas 2 --port 8000
     python examples/ray_serve.py replace rebuilt-engine
     python examples/ray_serve.py canary code --share 0.5
