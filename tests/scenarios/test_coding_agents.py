@@ -238,8 +238,9 @@ def file_of(number: int) -> str:
 
 def turns_of_messages(server: Server) -> Iterator[Turn]:
     turns: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Tidy up.", **EPHEMERAL}]}]
-    system = [{"type": "text", "text": SYSTEM, **EPHEMERAL}]
     for number in range(TURNS):
+        billing = f"x-anthropic-billing-header: cc_version=2.1.170; cc_entrypoint=cli; cch={number:05x};"
+        system = [{"type": "text", "text": billing}, {"type": "text", "text": SYSTEM, **EPHEMERAL}]
         body = {**MESSAGES_BODY, "system": system, "messages": turns, **call_in_words(number)}
         status, _, content = call(server, "POST", "/v1/messages?beta=true", body, MESSAGES_HEADERS)
         assert status == 200, content

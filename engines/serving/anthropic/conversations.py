@@ -49,6 +49,9 @@ _BLOCKS: dict[str, dict[str, type[Struct]]] = {
 }
 _CHOICES: dict[str, type[Struct]] = {"auto": FreeChoice, "any": FreeChoice, "none": FreeChoice, "tool": NamedChoice}
 _THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinking, "disabled": Thinking}
+# Begins a block that some agents puts before the system prompt. The block has a checksum that differs in every request:
+# in the prompt, it would keep the prefix cache from matching anything after it.
+_BILLING = "x-anthropic-billing-header:"
 _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
 
 
@@ -143,7 +146,8 @@ def _add(turns: Turns, role: str, content: str | list[Any], path: str) -> None:
     for block_path, raw_block in blocks:
         block = parse_variant(raw_block, _BLOCKS[role], block_path)
         if isinstance(block, TextBlock):
-            turns.say(role, block.text)
+            if role != "system" or not block.text.startswith(_BILLING):
+                turns.say(role, block.text)
         elif isinstance(block, ToolUseBlock):
             turns.call(block.id, block.name, block.input)
         elif isinstance(block, ToolResultBlock):

@@ -78,3 +78,14 @@ def test_tools_take_fields_that_say_nothing() -> None:
     said = {"cache_control": {"type": "ephemeral"}, "strict": True, "eager_input_streaming": None, "type": "custom"}
     said |= {"allowed_callers": ["direct"], "defer_loading": False, "input_examples": []}
     assert asked(tools=[{**TOOL, **said}]) == asked(tools=[TOOL])
+
+
+def test_a_billing_header_is_not_part_of_the_prompt() -> None:
+    """It differs in every request, so that no prompt would share its beginning with the one before."""
+    told = {"type": "text", "text": "Be brief."}
+    header = "x-anthropic-billing-header: cc_version=2.1.170; cc_entrypoint=cli; cch="
+    first, second = (asked(system=[{"type": "text", "text": f"{header}{each};"}, told]) for each in ("fa690", "0b1c2"))
+    assert first == second == asked(system=[told])
+    assert asked(system=[{"type": "text", "text": header}]) == asked()
+    quoting = f"Explain {header}"
+    assert asked(system=[{"type": "text", "text": quoting}]) == asked(system=quoting) != asked()
