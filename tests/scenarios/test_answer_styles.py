@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,10 @@ def blocks(channels: Talking, words: str, **more: Any) -> list[dict[str, Any]]:
     assert opened == [each["type"] for each in told]
     thoughts = [each["delta"].get("thinking", "") for each in streamed if each["type"] == "content_block_delta"]
     assert "".join(thoughts) == "".join(each.get("thinking", "") for each in told)
+    signature = {"type": "signature_delta", "signature": ""}
+    signed = [before["index"] for before, each in pairwise(streamed) if before.get("delta") == signature
+              and each == {"type": "content_block_stop", "index": before["index"]}]  # fmt: skip
+    assert signed == [at for at, each in enumerate(told) if each["type"] == "thinking"]
     return told
 
 

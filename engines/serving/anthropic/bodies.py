@@ -130,10 +130,11 @@ class SchemaFormat(Struct, forbid_unknown_fields=True):
 
 
 class OutputConfig(Struct, forbid_unknown_fields=True):
-    """The format of the answer, and how much the model should reason."""
+    """The format of the answer, and how much the model should reason. ``task_budget`` is ignored."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: Any = None
+    task_budget: Any = None
 
 
 class CountBody(ServerFields, forbid_unknown_fields=True, kw_only=True):

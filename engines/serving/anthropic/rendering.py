@@ -19,6 +19,7 @@ _DELTAS = {
     "thought": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
+_SIGNATURE = ""  # of reasoning: this server signs nothing
 _TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 
 
@@ -86,6 +87,9 @@ class MessageAnswer(Renderer):
                 kind, name = _DELTAS[step.block.kind]
                 yield _event("content_block_delta", index=at, delta={"type": kind, name: step.text})
             else:
+                if step.block.kind == "thought":  # some clients keep a block only if its signature comes like this
+                    signed = {"type": "signature_delta", "signature": _SIGNATURE}
+                    yield _event("content_block_delta", index=at, delta=signed)
                 yield _event("content_block_stop", index=at)
 
     def _stop(self, choices: Choices) -> dict[str, Any]:
@@ -112,7 +116,7 @@ def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
     if block.kind == "text":
         return {"type": "text", "text": text}
     if block.kind == "thought":
-        return {"type": "thinking", "thinking": text, "signature": ""}
+        return {"type": "thinking", "thinking": text, "signature": _SIGNATURE}
     return {
         "type": "tool_use",
         "id": f"toolu_{block.id}",

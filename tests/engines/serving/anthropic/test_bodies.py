@@ -89,3 +89,8 @@ def test_a_billing_header_is_not_part_of_the_prompt() -> None:
     assert asked(system=[{"type": "text", "text": header}]) == asked()
     quoting = f"Explain {header}"
     assert asked(system=[{"type": "text", "text": quoting}]) == asked(system=quoting) != asked()
+
+
+@pytest.mark.parametrize("budget", [None, {"type": "tokens", "total": 20000, "remaining": 100}])
+def test_a_budget_of_a_task_is_ignored(budget: Any) -> None:
+    assert asked(output_config={"effort": "low", "task_budget": budget}) == asked(output_config={"effort": "low"})
