@@ -124,6 +124,19 @@ def test_an_agent_of_the_messages_api_works_through_a_tool_loop(agents_server: S
     assert reason == "end_turn"
 
 
+def test_an_agent_of_the_messages_api_works_on_after_it_has_read_an_image(agents_server: Server) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "a.png"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "image", "source": source}]}
+    turns: list[Any] = [
+        {"role": "user", "content": "Look at a.png."},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    blocks, _ = message_of(agents_server, turns, **forced("I cannot see it."))
+    assert blocks == [{"type": "text", "text": "I cannot see it."}]
+
+
 def test_it_counts_tokens_and_asks_for_a_title(agents_server: Server) -> None:
     fields = {name: MESSAGES_BODY[name] for name in ("model", "tools", "thinking")}
     body = {**fields, "messages": [{"role": "user", "content": "foo"}]}

@@ -82,6 +82,13 @@ class ToolResultBlock(Struct, forbid_unknown_fields=True):
     cache_control: Any = None
 
 
+class LaterSystemBlock(Struct, forbid_unknown_fields=True):
+    """Instructions of the system at this place of a conversation: blocks of text."""
+
+    content: list[Any]
+    cache_control: Any = None
+
+
 class ThinkingBlock(Struct, forbid_unknown_fields=True):
     """Reasoning in an answer of the assistant. This server signs nothing and checks no ``signature``."""
 

@@ -25,6 +25,7 @@ from .bodies import (
     ClientTool,
     CountBody,
     FreeChoice,
+    LaterSystemBlock,
     MessagesBody,
     NamedChoice,
     RedactedThinkingBlock,
@@ -35,11 +36,12 @@ from .bodies import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from .tool_results import text_of_blocks, text_of_result
 
 _TEXT: dict[str, type[Struct]] = {"text": TextBlock}
 _BLOCKS: dict[str, dict[str, type[Struct]]] = {
-    "system": _TEXT,
-    "user": {**_TEXT, "tool_result": ToolResultBlock},
+    "system": {**_TEXT, "mid_conv_system": LaterSystemBlock},
+    "user": {**_TEXT, "tool_result": ToolResultBlock, "mid_conv_system": LaterSystemBlock},
     "assistant": {
         **_TEXT,
         "tool_use": ToolUseBlock,
@@ -151,16 +153,11 @@ def _add(turns: Turns, role: str, content: str | list[Any], path: str) -> None:
         elif isinstance(block, ToolUseBlock):
             turns.call(block.id, block.name, block.input)
         elif isinstance(block, ToolResultBlock):
-            turns.answer_call(block.tool_use_id, _result(block.content, f"{block_path}.content"))
+            turns.answer_call(block.tool_use_id, text_of_result(block.content, f"{block_path}.content"))
+        elif isinstance(block, LaterSystemBlock):
+            turns.say("system", text_of_blocks(block.content, f"{block_path}.content"))
         elif isinstance(block, ThinkingBlock):
             turns.think(block.thinking)
-
-
-def _result(content: str | list[Any] | None, path: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    blocks = (parse_variant(each, {"text": TextBlock}, f"{path}[{at}]") for at, each in enumerate(content))
-    return "\n".join(block.text for block in blocks)
 
 
 def _tools(entries: list[Any]) -> list[Tool]:

@@ -94,3 +94,56 @@ def test_a_billing_header_is_not_part_of_the_prompt() -> None:
 @pytest.mark.parametrize("budget", [None, {"type": "tokens", "total": 20000, "remaining": 100}])
 def test_a_budget_of_a_task_is_ignored(budget: Any) -> None:
     assert asked(output_config={"effort": "low", "task_budget": budget}) == asked(output_config={"effort": "low"})
+
+
+def with_result(content: Any) -> Any:
+    """The messages of a conversation whose tool has returned this content."""
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": content}
+    return [*MINIMAL["messages"], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+            "[image omitted: this model reads only text]",
+        ),
+        (
+            {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}},
+            "[document omitted: this model reads only text]",
+        ),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "7 C"}}, "7 C"),
+        (
+            {"type": "search_result", "source": "s.md", "title": "S", "content": [{"type": "text", "text": "7 C"}]},
+            "S\ns.md\n7 C",
+        ),
+        ({"type": "tool_reference", "tool_name": "f", "cache_control": None}, "[tool: f]"),
+    ],
+    ids=["image", "PDF", "text", "search result", "tool reference"],
+)
+def test_a_result_of_a_tool_is_text(block: dict[str, Any], text: str) -> None:
+    """A refused block would stay in the history, so that every later turn would fail."""
+    read = {"type": "text", "text": "Read a.png:"}
+    assert asked(messages=with_result([read, block])) == asked(messages=with_result(f"Read a.png:\n{text}"))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [{"type": "video"}, {"type": "document"}, {"type": "search_result", "source": "s", "title": "S", "content": [{}]}],
+)
+def test_an_invalid_result_of_a_tool_is_refused(block: dict[str, Any]) -> None:
+    with pytest.raises(HttpRefusal, match=r"messages\[2\].content\[0\].content\[0\]|required field"):
+        asked(messages=with_result([block]))
+
+
+def test_instructions_may_be_a_block_within_a_conversation() -> None:
+    told = {"type": "mid_conv_system", "content": [{"type": "text", "text": "Be brief."}]}
+    apart = [*MINIMAL["messages"], {"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}]
+    user = {"role": "user", "content": [{"type": "text", "text": "a"}, told, {"type": "text", "text": "b"}]}
+    system = [MINIMAL["messages"][0], {"role": "system", "content": [told]}, apart[-1]]
+    assert asked(messages=[user]) == asked(messages=system) == asked(messages=apart)
+    told["content"].append({"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}})  # type: ignore[attr-defined]
+    with pytest.raises(HttpRefusal, match="has type 'tool_removal'"):
+        asked(messages=[user])
