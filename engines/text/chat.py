@@ -14,6 +14,7 @@ from ..answer_styles import DEFAULT as DEFAULT_STYLE
 from ..answer_styles import AnswerStyle
 from ..answer_styles.default_calls import in_default_form
 from ..requests.arguments import flag
+from .later_system import has_later_system, in_user_turns
 from .messages import Message, messages_of, template_arguments_of, template_of, tools_of
 from .template_files import DEFAULT, read_special_tokens, read_templates
 from .tokenizer import Tokenizer
@@ -41,8 +42,9 @@ class Chat:
     """The chat template of an engine folder at load time, and the tokenizer for its text.
 
     The folder may change later. A damaged template is reported on use. A conversation may bring a template of its own,
-    which does not change the format in which answers are read. If the engine's template has no format of tool calls,
-    templates get tools, calls and results as text (``answer_styles/default_calls.py``).
+    which does not change the format in which answers are read. System messages within a conversation that the template
+    would drop or reject become text of the user (``later_system.py``). If the engine's template has no format of tool
+    calls, templates get tools, calls and results as text (``answer_styles/default_calls.py``).
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int, template: str | None = None) -> None:
@@ -122,6 +124,8 @@ class Chat:
         template = self._template(chat_template)
         is_question = opens and add_generation_prompt is None
         checked, offered = messages_of("messages", messages, is_question=is_question), tools_of("tools", tools)
+        if has_later_system(checked):
+            checked = in_user_turns(checked, template.later_roles)
         if not self.style.is_in_template:
             checked = in_default_form(checked, offered or [], takes_system=bool(offered) and template.takes_system)
             offered = None

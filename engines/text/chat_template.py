@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ Messages = Sequence[Mapping[str, Any]]
 _WITH_TOOLS = "tool_use"
 _DEVELOPER = "developer"  # the newer name of "system" in OpenAI's API
 _ANSWER = "qwertyuiop"  # a text that no template contains
+_FIRST = "asdfghjklzxc"  # another one
 _END = "END_OF_THE_FINAL_MESSAGE "  # marks where a continued message ends; templates may strip the space
 
 
@@ -88,6 +90,23 @@ class ChatTemplate:
             return _ANSWER in self.render([{"role": "system", "content": _ANSWER}, {"role": "user", "content": "?"}])
         except PeagleError:
             return False
+
+    @cached_property
+    def later_roles(self) -> frozenset[str]:
+        """Return the roles among "system" and "developer" whose messages within a conversation the template writes.
+
+        Some templates reject or drop them, or write them in place of the first one.
+        """
+        first = [{"role": "system", "content": _FIRST}] if self.takes_system else []
+        turns = [*first, {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        found = set[str]()
+        for role in ("system", _DEVELOPER):
+            later = [{"role": role, "content": _ANSWER}, {"role": "user", "content": "?"}]
+            with suppress(PeagleError):
+                text = self.render([*turns, *later])
+                if _ANSWER in text and (not first or _FIRST in text):
+                    found.add(role)
+        return frozenset(found)
 
     def check(self) -> None:
         """Compile every template. Raises ``EnvironmentProblem`` for invalid Jinja."""
