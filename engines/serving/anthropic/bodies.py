@@ -34,7 +34,6 @@ IGNORED = (
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "compaction": (),
     "container": (),
-    "context_management": ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
     "fallback_credit_token": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
@@ -144,6 +143,12 @@ class OutputConfig(Struct, forbid_unknown_fields=True):
     task_budget: Any = None
 
 
+class ContextManagement(Struct, forbid_unknown_fields=True):
+    """Edits of the conversation."""
+
+    edits: list[Any] | None = None
+
+
 class CountBody(ServerFields, forbid_unknown_fields=True, kw_only=True):
     """``POST /v1/messages/count_tokens``: a conversation. None means absent."""
 
@@ -154,6 +159,7 @@ class CountBody(ServerFields, forbid_unknown_fields=True, kw_only=True):
     tool_choice: Any = None
     thinking: Any = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

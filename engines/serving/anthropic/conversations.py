@@ -36,6 +36,7 @@ from .bodies import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from .context_management import first_with_thoughts
 from .tool_results import text_of_blocks, text_of_result
 
 _TEXT: dict[str, type[Struct]] = {"text": TextBlock}
@@ -65,8 +66,9 @@ def conversation_of(body: CountBody, style: AnswerStyle) -> Conversation:
     turns = Turns()
     if body.system is not None:
         _add(turns, "system", body.system, "system")
+    first = first_with_thoughts(body.context_management, body.messages)
     for at, message in enumerate(body.messages):
-        _add(turns, message.role, message.content, f"messages[{at}].content")
+        _add(turns, message.role, message.content, f"messages[{at}].content", thinks=at >= first)
     tools, must_call, max_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
     effort = body.output_config.effort if body.output_config else None
     messages, is_open = turns.messages(), bool(body.messages) and body.messages[-1].role == "assistant"
@@ -139,8 +141,8 @@ def _thinking(body: CountBody) -> tuple[bool, Thinking]:
     return body.thinking["type"] != "disabled", options
 
 
-def _add(turns: Turns, role: str, content: str | list[Any], path: str) -> None:
-    """Add one turn of the body."""
+def _add(turns: Turns, role: str, content: str | list[Any], path: str, *, thinks: bool = True) -> None:
+    """Add one turn of the body, with its reasoning if it ``thinks``."""
     blocks: Iterator[tuple[str, Any]] = ((f"{path}[{at}]", each) for at, each in enumerate(content))
     if isinstance(content, str):
         turns.say(role, content)
@@ -156,7 +158,7 @@ def _add(turns: Turns, role: str, content: str | list[Any], path: str) -> None:
             turns.answer_call(block.tool_use_id, text_of_result(block.content, f"{block_path}.content"))
         elif isinstance(block, LaterSystemBlock):
             turns.say("system", text_of_blocks(block.content, f"{block_path}.content"))
-        elif isinstance(block, ThinkingBlock):
+        elif isinstance(block, ThinkingBlock) and thinks:
             turns.think(block.thinking)
 
 

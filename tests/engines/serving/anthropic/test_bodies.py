@@ -18,6 +18,31 @@ from tests.engines.serving.documented import rows_of
 ROWS = rows_of("Anthropic's Messages API")
 MINIMAL: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
+CLEARING: dict[str, Any] = {"edits": [{"type": "clear_thinking_20251015"}]}
+
+
+def thoughtful(*kept: str) -> list[Any]:
+    """Messages of three turns with reasoning, the second with a call, in which only the ``kept`` (or all) are left."""
+
+    def answer(thought: str, *blocks: Any) -> dict[str, Any]:
+        thinking = [{"type": "thinking", "thinking": thought, "signature": ""}]
+        text = {"type": "text", "text": "A."}
+        return {"role": "assistant", "content": [*thinking * (not kept or thought in kept), text, *blocks]}
+
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "7"}
+    reminder = {"type": "text", "text": "Be brief."}
+    return [
+        {"role": "user", "content": "a"},
+        answer("one"),
+        {"role": "user", "content": "b"},
+        answer("two", call),
+        {"role": "user", "content": [result, reminder]},
+        answer("three"),
+        {"role": "user", "content": [reminder]},
+    ]
+
+
 # For every supported field, a value with an effect, and other fields that it requires.
 HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
     name: (value, beside[0] if beside else {})
@@ -30,6 +55,7 @@ HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
         ("priority", -2), ("cache_salt", "a"),
     ]
 }  # fmt: skip
+HONOURED["context_management"] = (CLEARING, {"messages": thoughtful()})
 OF_THE_ROUTE = {"model", "thinking"}  # these do not affect generation; the tests of the routes cover them
 
 
@@ -147,3 +173,36 @@ def test_instructions_may_be_a_block_within_a_conversation() -> None:
     told["content"].append({"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}})  # type: ignore[attr-defined]
     with pytest.raises(HttpRefusal, match="has type 'tool_removal'"):
         asked(messages=[user])
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        ({}, ["two", "three"]),
+        ({"keep": {"type": "thinking_turns", "value": 1}}, ["two", "three"]),
+        ({"keep": {"type": "thinking_turns", "value": 2}}, []),
+        ({"keep": {"type": "thinking_turns", "value": 99}}, []),
+        ({"keep": {"type": "all"}}, []),
+        ({"keep": "all"}, []),
+    ],
+)
+def test_reasoning_of_older_turns_is_cleared_on_request(keep: dict[str, Any], kept: list[str]) -> None:
+    edits = {"edits": [{"type": "clear_thinking_20251015", **keep}]}
+    assert asked(messages=thoughtful(), context_management=edits) == asked(messages=thoughtful(*kept))
+    assert asked(context_management=edits) == asked(context_management={"edits": []}) == asked()
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ({"type": "clear_tool_uses_20250919"}, r"edits\[0\] has type 'clear_tool_uses_20250919'"),
+        ({"type": "clear_thinking_20251015", "keep": "some"}, r"edits\[0\].keep must be an object"),
+        ({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns"}}, "value"),
+        ({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 0}}, "must be 1 or more"),
+        ({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1.5}}, "value"),
+        ({"type": "clear_thinking_20251015", "colour": 1}, "colour"),
+    ],
+)
+def test_an_edit_without_support_is_refused(edit: dict[str, Any], says: str) -> None:
+    with pytest.raises(HttpRefusal, match=says):
+        asked(context_management={"edits": [edit]})

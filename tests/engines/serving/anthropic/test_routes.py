@@ -447,7 +447,7 @@ def test_version_and_beta_headers_are_accepted(server: Server) -> None:
         ({"temperature": -1}, "temperature"),
         (
             {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
-            "context_management is not supported",
+            "context_management.edits[0] has type 'clear_tool_uses_20250919'",
         ),
         ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers is not supported"),
         ({"container": "a"}, "container is not supported"),
