@@ -40,7 +40,7 @@ def first_with_thoughts(edits: ContextManagement | None, messages: Sequence[Spok
     A turn is everything between two questions of the user. Calls and results do not end it, because a model needs the
     reasoning that led to a call when it reads the result.
     """
-    kept = min(_kept(edits), default=None)
+    kept = min(_turns_to_keep(edits), default=None)
     if kept is None:
         return 0
     begins = [at for at, each in enumerate(messages) if _is_question(each)]
@@ -52,7 +52,7 @@ def first_with_thoughts(edits: ContextManagement | None, messages: Sequence[Spok
     return turns[-kept] if len(turns) > kept else 0
 
 
-def _kept(edits: ContextManagement | None) -> Iterator[int]:
+def _turns_to_keep(edits: ContextManagement | None) -> Iterator[int]:
     """Yield the number of turns that each edit keeps, unless it keeps all."""
     for at, edit in enumerate((edits and edits.edits) or ()):
         path = f"context_management.edits[{at}]"
