@@ -75,18 +75,14 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     return module
 
 
-def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
-    """Return the state of the link, without importing TensorRT or changing anything.
-
-    ``environment`` is that of the process in question; the dynamic loader reads ``LD_LIBRARY_PATH`` when it starts.
-    """
+def link_state() -> LinkState:
+    """Return the state of the link, without importing TensorRT or changing anything."""
     folder = _library_folder()
     if folder is None:
         return LinkState("absent")
     if os.name != "posix" or (folder / _LINK).exists():
         return LinkState("present", folder)
-    variables = os.environ if environment is None else environment
-    for path in filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")):
+    for path in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         if (Path(path) / _LINK).exists():
             return LinkState("present", Path(path))
     if _library(folder) is None:
