@@ -1,4 +1,4 @@
-"""Known GPUs: memory, supported number types, and the TensorRT product that builds plans for them."""
+"""Known GPUs: memory, supported number types, and the check that a TensorRT product builds plans for them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from dataclasses import dataclass
 
 from ...plugins.errors import EnvironmentProblem, UsageError, nearest
 from ...plugins.number_formats import NUMBER_FORMATS
-from ...plugins.tensorrt.import_tensorrt import Product
+from ...plugins.tensorrt.products import TENSORRT_RTX, TensorRTProduct
 
-PRODUCTS: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
 _GB = 10**9
 
-# ComputeCapability values of TensorRT-RTX 1.7, without 75, which this project's kernels do not support. It compiles
-# ahead of time, so none of these GPUs need be present.
-RTX_SMS = (80, 86, 89, 120, 121)
 DATA_CENTRE_SMS = (80, 90, 100, 103)
 # IMoELayer: TensorRT supports it only on these.
 MOE_LAYER_SMS = (100, 103, 110)
@@ -114,7 +110,7 @@ def export_form(sms: Sequence[int]) -> str:
     return "tensorrt-sm100" if sms and set(sms) <= set(MOE_LAYER_SMS) else "tensorrt"
 
 
-def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int]) -> None:
+def require_targets(product: TensorRTProduct, gpus: Sequence[str], present: Sequence[int]) -> None:
     """Check that ``product`` can build for ``gpus`` on a machine with GPUs of ``present`` (SM numbers).
 
     Raises ``UsageError`` if no machine can, ``EnvironmentProblem`` if this one cannot.
@@ -126,19 +122,19 @@ def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int
             why="a TensorRT plan is built for specific GPUs",
             fix="specify one, for example --gpu sm_120",
         )
-    if product == "tensorrt-rtx":
-        _require_rtx(sms)
+    if product.builds_ahead:
+        _require_supported(product, sms)
     else:
         _require_present(sms, present)
 
 
-def _require_rtx(sms: Sequence[int]) -> None:
-    refused = [sm for sm in sms if sm not in RTX_SMS]
+def _require_supported(product: TensorRTProduct, sms: Sequence[int]) -> None:
+    refused = [sm for sm in sms if not product.supports(sm)]
     if refused:
-        alike = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
+        alike = [sm for sm in product.sms if sm // 10 == refused[0] // 10] or [120]
         raise UsageError(
-            f"TensorRT-RTX does not support {', '.join(map(sm_name, refused))}",
-            why=f"TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}; data center GPUs need full TensorRT",
+            f"{product.title} does not support {', '.join(map(sm_name, refused))}",
+            why=f"{product.title} supports {', '.join(map(sm_name, product.sms))}; data center GPUs need full TensorRT",
             fix=f"use --backend tensorrt on a host with {_whose(refused[0])}, "
             f"or build for another GPU, for example --gpu {sm_name(alike[-1])}",
         )
@@ -153,7 +149,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
         )
     (sm,) = set(sms)
     if sm not in present:
-        rtx = sm in RTX_SMS
+        rtx = TENSORRT_RTX.supports(sm)
         raise EnvironmentProblem(
             f"TensorRT cannot build for {sm_name(sm)} on this machine",
             why=f"TensorRT builds only for the local GPU, and {_gpus_of_machine(present)}",

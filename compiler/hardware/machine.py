@@ -12,15 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...plugins.optional_packages import is_installed
-from ...plugins.tensorrt.import_tensorrt import Product
+from ...plugins.tensorrt.products import PRODUCTS, TensorRTProduct
 from .gpus import sm_name
 
-_MODULES: Mapping[Product, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-_DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {
-    "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
-    "tensorrt-rtx": ("tensorrt-rtx",),
-}
-_PACKAGES = ("peagle-compile", "onnxruntime", "tensorrt", "tensorrt-rtx", "numpy")  # that determine what an engine says
+_PACKAGES = ("peagle-compile", "onnxruntime", *PRODUCTS, "numpy")  # that determine what an engine says
 _PATIENCE = 30  # seconds; without persistence mode, the driver first initializes every GPU
 _FIELDS = ("name", "compute_cap", "uuid", "memory.total", "driver_version")
 
@@ -66,14 +61,14 @@ class Machine:
         """Return the GPU on which TensorRT builds for ``gpus`` (``sm_100``): the first one of these; None without."""
         return next((gpu for gpu in self.gpus if sm_name(gpu.sm) in gpus), None)
 
-    def has(self, product: Product) -> bool:
+    def has(self, product: str) -> bool:
         """Return True if a TensorRT product is installed."""
         return product in self.products
 
 
 def inspect_machine() -> Machine:
     """Inspect this machine through its driver and its packages; changes nothing and does not load TensorRT."""
-    products = {str(product): number for product in _MODULES if (number := _product_version(product))}
+    products = {name: number for name, product in PRODUCTS.items() if (number := _product_version(product))}
     gpus, problem = _local_gpus()
     return Machine(gpus, products, problem)
 
@@ -106,11 +101,11 @@ def _installed(name: str) -> str:
         return ""
 
 
-def _product_version(product: Product) -> str:
+def _product_version(product: TensorRTProduct) -> str:
     """Return the version of an installed product; empty if it is not installed."""
-    if not is_installed(_MODULES[product]):
+    if not is_installed(product.module):
         return ""
-    return next(filter(None, map(_installed, _DISTRIBUTIONS[product])), "unknown")
+    return next(filter(None, map(_installed, product.distributions)), "unknown")
 
 
 def _local_gpus() -> tuple[tuple[LocalGpu, ...], str]:

@@ -12,7 +12,7 @@ from ...engines.folder.records import Speculation
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
 from ...plugins.problems import counted
-from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
+from ...plugins.tensorrt.products import PRODUCTS
 from ..console.progress import Progress
 from ..precision.recipes import MULTIPLIED, Recipe
 from ..request.build_plan import BuildPlan
@@ -86,7 +86,7 @@ def plan_of_plans(request: CompileRequest) -> tuple[ExportFolder, BuildPlan]:
     """Return the export and the plan of a build from it; file hashes are not compared yet."""
     export = _export_of(request)
     platform = platform_of_export(request.backend, _graphs_of(export))
-    require(EXTRA_OF[platform.backend], "building plans")
+    require(PRODUCTS[platform.backend].extra, "building plans")
     return export, _plan(request, export, platform)
 
 

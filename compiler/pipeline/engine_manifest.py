@@ -9,6 +9,7 @@ from ...engines.folder.manifest import BUILT_FORMAT, Manifest
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes
 from ...graphs.targets import CacheSpec
 from ...plugins.number_formats import FP32, NUMBER_FORMATS
+from ...plugins.tensorrt.products import PRODUCTS
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.packages import product_version
@@ -115,8 +116,8 @@ def _evidence(
 
 
 def of_plans(platform: BuildPlatform, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """Return the evidence for plans: TensorRT-RTX built them ahead of time."""
-    if platform.backend != "tensorrt-rtx":
+    """Return the evidence for plans, if they were built ahead of time."""
+    if not PRODUCTS[platform.backend].builds_ahead:
         return ()
     how = f"built ahead of time by {platform.title} {versions[platform.backend]} for {', '.join(platform.gpus)}"
     return (Evidence("aot", how if platform.runs_here else f"{how}; not run"),)

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ...engines.folder.records import FURTHER, FURTHER_ONE, ONE, PREFILL, VERIFY, Profile, Speculation
 from ...graphs.lowering import TENSORRT
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ...plugins.graph_contract import HIDDEN
-from ...plugins.tensorrt.import_tensorrt import Product
+from ...plugins.tensorrt.products import PRODUCTS
 from ..checkpoints.target_and_drafter import cache_length
 from ..hardware.machine import inspect_machine
 from ..precision.product_table import BuiltProduct
@@ -180,11 +180,11 @@ def build_plan(
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
     # GPUs of one architecture differ (H100, H200), and the kernels that are fastest on one are not on another.
-    gpu = inspect_machine().builds_on(platform.gpus) if platform.backend == "tensorrt" else None
+    gpu = None if PRODUCTS[platform.backend].builds_ahead else inspect_machine().builds_on(platform.gpus)
     plan_request = PlanRequest(
         name=component,
         graph=source.graph,
-        product=cast("Product", platform.backend),
+        product=platform.backend,
         gpus=platform.gpus,
         profiles=sizes,
         workspace_bytes=None if options.workspace_gb is None else int(options.workspace_gb * _GB),

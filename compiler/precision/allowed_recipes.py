@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ...graphs.lowering import CPU, LOWERINGS, Lowering
 from ...plugins.errors import UsageError, nearest
 from ...plugins.number_formats import NUMBER_FORMATS, keeps_blocks, quantized_formats, wide_formats
-from ..hardware.gpus import RTX_SMS, sm_name, supports
+from ...plugins.tensorrt.products import TENSORRT_RTX
+from ..hardware.gpus import sm_name, supports
 from .recipes import RECIPES, Recipe, is_calibrated_cache
 
 
@@ -117,7 +118,7 @@ def _elsewhere(kind: str) -> str:
     on = NUMBER_FORMATS[kind].tensorrt
     if on is None:
         return "with --backend onnxruntime"
-    if not any(map(on.runs_on, RTX_SMS)):
+    if not any(map(on.runs_on, TENSORRT_RTX.sms)):
         return f"with --backend tensorrt on a host that has {sm_name(on.only[0])}"
     return "for another GPU, for example --gpu sm_120"
 

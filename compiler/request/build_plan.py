@@ -9,6 +9,7 @@ from typing import Literal
 from ...engines.folder.records import Speculation
 from ...graphs.lowering import Lowering
 from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.tensorrt.products import FULL_TENSORRT
 from ..checkpoints.target_and_drafter import Inputs, cache_length
 from ..hardware.gpus import sm_names
 from ..precision.decide_recipe import decide, stored_experts
@@ -131,7 +132,7 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
 def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
     """Return the platform that an export is for. Raises ``UsageError`` for an unknown one."""
     lowering = export_lowering(request)
-    backend = "tensorrt" if lowering.is_tensorrt else ONNXRUNTIME
+    backend = FULL_TENSORRT.name if lowering.is_tensorrt else ONNXRUNTIME
     return BuildPlatform(backend, "", sm_names(request.backend.gpus), lowering, runs_here=False)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from ...engines.folder.records import BackendRecord
 from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.tensorrt.products import PRODUCTS, TensorRTProduct
 from ..hardware.gpus import export_form, sm_name, sm_number
 from ..hardware.machine import Machine, inspect_machine
 from ..precision.decide_recipe import decide
@@ -16,9 +18,6 @@ from .choose_backend import choose_backend
 from .expert_lowering import lowering_with_experts
 from .refusals import check_build
 from .request import ONNXRUNTIME, CompileRequest, PlanOptions
-
-_MOE_LAYER_SINCE = 11
-_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class BuildPlatform:
     @property
     def makes_plans(self) -> bool:
         """True if the engine holds TensorRT plans."""
-        return self.backend in _TITLES
+        return self.backend in PRODUCTS
 
     @property
     def title(self) -> str:
         """The backend's display name."""
-        return _TITLES.get(self.backend, "ONNX Runtime")
+        return PRODUCTS[self.backend].title if self.makes_plans else "ONNX Runtime"
 
 
 def platform_of(request: CompileRequest) -> BuildPlatform:
@@ -64,7 +63,8 @@ def platform_of_engine(engine: BackendRecord) -> BuildPlatform:
     Raises ``EnvironmentProblem`` if this machine has another version, or cannot build for the engine's GPUs.
     """
     machine, built = inspect_machine(), engine.versions.get(engine.name)
-    gpus = "" if engine.name == "tensorrt-rtx" else f" and {' or '.join(engine.gpus)}"
+    product = PRODUCTS.get(engine.name)
+    gpus = "" if product and product.builds_ahead else f" and {' or '.join(engine.gpus)}"
     fix = f"run the command on a machine that has {engine.name} {built}{gpus}"
     try:
         choose_backend(engine.name, None, engine.gpus, machine)
@@ -99,7 +99,7 @@ def _platform(request: CompileRequest) -> BuildPlatform:
         return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, missing)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = version_of(choice.backend, machine)
-    lowering = lowering_with_experts(lowering_of(choice.backend, installed, choice.gpus), options.experts)
+    lowering = lowering_with_experts(lowering_of(PRODUCTS[choice.backend], choice.gpus, installed), options.experts)
     platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering, here)
     if options.lowering is not None:
         raise UsageError(
@@ -147,13 +147,12 @@ def version_of(backend: str, machine: Machine) -> str:
     return installed
 
 
-def lowering_of(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
-    """Return the lowering that a backend of this version builds for GPUs.
+def lowering_of(product: TensorRTProduct, gpus: Sequence[str], installed: str = "") -> Lowering:
+    """Return the lowering that the ``installed`` version of a product builds for GPUs; empty means the newest version.
 
-    TensorRT has its own layer for routed experts since 11.0, for some GPUs only; TensorRT-RTX has none.
+    A product that has a layer for routed experts has it for some GPUs only.
     """
-    native = backend == "tensorrt" and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
-    return lowering_named(export_form([*map(sm_number, gpus)])) if native else TENSORRT
+    return lowering_named(export_form([*map(sm_number, gpus)])) if product.has_expert_layer(installed) else TENSORRT
 
 
 def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanOptions) -> None:

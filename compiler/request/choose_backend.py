@@ -10,10 +10,9 @@ from ...graphs.lowering import CPU, TENSORRT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ...plugins.number_formats import FP16, NUMBER_FORMATS, kernels_of
 from ...plugins.optional_packages import install_to_build
-from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
+from ...plugins.tensorrt.products import FULL_TENSORRT, PRODUCTS, TENSORRT_RTX, TensorRTProduct
 from ..hardware.gpus import (
     DATA_CENTRE_SMS,
-    RTX_SMS,
     require_targets,
     sm_name,
     sm_names,
@@ -51,15 +50,25 @@ def choose_backend(
         return _choose(precision, gpu_names, machine, model)
     if requested == "onnxruntime":
         return _onnxruntime(precision, gpu_names, "requested")
-    product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
+    product = PRODUCTS[requested]
     _require_wide(product, precision)
-    if product == "tensorrt":
-        return _tensorrt(product, precision, gpu_names, machine, model)
-    return _rtx(precision, gpu_names, machine)
+    if product.builds_ahead:
+        return _ahead(product, precision, gpu_names, machine)
+    return _on_its_gpu(product, precision, gpu_names, machine, model)
+
+
+def product_for(gpus: Sequence[str], machine: Machine) -> TensorRTProduct:
+    """Return the product for these GPUs, or those of ``machine``.
+
+    This is TensorRT-RTX if it supports them all and TensorRT cannot build for them on ``machine``.
+    """
+    sms = {sm_number(gpu) for gpu in gpus} or {*machine.sms}
+    full = machine.has(FULL_TENSORRT.name) and sms <= {*machine.sms}
+    return TENSORRT_RTX if sms and all(map(TENSORRT_RTX.supports, sms)) and not full else FULL_TENSORRT
 
 
 def _choose(precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
-    ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
+    ready = machine.has(FULL_TENSORRT.name) and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision in _cpu_alone():
         return _onnxruntime(precision, gpu_names, unsupported_reason(precision, tensorrt=True))
     if machine.gpu_problem and not gpu_names:
@@ -69,27 +78,29 @@ def _choose(precision: str | None, gpu_names: tuple[str, ...], machine: Machine,
             fix="run `nvidia-smi` to see what is wrong, or use --backend onnxruntime to build for the CPU",
         )
     if not gpu_names and not ready and (precision is None or kernels_of(precision)):
-        if supported := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
+        if supported := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *TENSORRT_RTX.sms)]:
             raise _undecided(supported[0], machine)
         return BackendChoice("onnxruntime", (), "this machine has no GPU that TensorRT builds for")
     if not gpu_names and not machine.gpus and is_emulated_format(precision):
         return BackendChoice("onnxruntime", (), "this machine has no GPU")
     if ready and (not gpu_names or set(gpu_names) <= {sm_name(sm) for sm in machine.sms}):
-        return _tensorrt("tensorrt", precision, gpu_names, machine, model)
-    if gpu_names and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in gpu_names):
-        return BackendChoice("tensorrt-rtx", gpu_names, "TensorRT-RTX builds ahead of time for the requested GPU")
-    raise _cannot("tensorrt", precision, gpu_names, machine, model)
+        return _on_its_gpu(FULL_TENSORRT, precision, gpu_names, machine, model)
+    rtx = TENSORRT_RTX
+    if gpu_names and machine.has(rtx.name) and all(rtx.supports(sm_number(gpu)) for gpu in gpu_names):
+        return BackendChoice(rtx.name, gpu_names, f"{rtx.title} builds ahead of time for the requested GPU")
+    raise _cannot(FULL_TENSORRT, precision, gpu_names, machine, model)
 
 
 def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
     """Return the error for a machine whose GPU a build would leave idle unless the user names a backend."""
-    product: Product = "tensorrt" if gpu.sm in DATA_CENTRE_SMS else "tensorrt-rtx"
-    ways = [] if machine.has(product) else [f"run `{install_to_build(EXTRA_OF[product])}`"]
-    ways += [f"use --backend {product}"] if product == "tensorrt-rtx" else []
-    why = f"{product} is not installed, so the engine would run on the CPU and leave the GPU idle"
+    is_default = gpu.sm in DATA_CENTRE_SMS  # if TensorRT is installed
+    product = FULL_TENSORRT if is_default else TENSORRT_RTX
+    ways = [] if machine.has(product.name) else [f"run `{install_to_build(product.extra)}`"]
+    ways += [] if is_default else [f"use --backend {product.name}"]
+    why = f"{product.name} is not installed, so the engine would run on the CPU and leave the GPU idle"
     return UsageError(
         f"this machine has a GPU ({gpu.name}, {sm_name(gpu.sm)}), and no --backend was given",
-        why=f"{product} is used only on request" if machine.has(product) else why,
+        why=f"{product.name} is used only on request" if machine.has(product.name) else why,
         fix=f"for the GPU, {' and '.join(ways)}; for the CPU, use --backend onnxruntime",
     )
 
@@ -113,8 +124,8 @@ def _onnxruntime(precision: str | None, gpu_names: tuple[str, ...], why: str) ->
 
 def _for_gpus(precision: str | None, gpu_names: tuple[str, ...]) -> str:
     """Return the flags that build for these GPUs, in the requested precision or the nearest one."""
-    rtx = all(sm_number(gpu) in RTX_SMS for gpu in gpu_names)
-    backend, host_hint = ("--backend tensorrt-rtx", "") if rtx else ("--backend tensorrt", " on a host with this GPU")
+    product = product_for(gpu_names, Machine())
+    backend, host_hint = f"--backend {product.name}", "" if product.builds_ahead else " on a host with this GPU"
     if precision is None:
         return backend + host_hint
     kind = NUMBER_FORMATS.get(precision)
@@ -125,50 +136,53 @@ def _for_gpus(precision: str | None, gpu_names: tuple[str, ...]) -> str:
     return f"{backend} --precision {has[0] if has else FP16.name}{host_hint}"
 
 
-def _require_wide(product: Product, precision: str | None) -> None:
+def _require_wide(product: TensorRTProduct, precision: str | None) -> None:
     if precision in _cpu_alone():
         raise UsageError(
-            f"the precision {precision!r} is not available with {product}",
+            f"the precision {precision!r} is not available with {product.name}",
             why=unsupported_reason(precision, tensorrt=True),
             fix="use --precision fp16 or bf16, or --backend onnxruntime",
         )
 
 
-def _tensorrt(
-    product: Product, precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str
+def _on_its_gpu(
+    product: TensorRTProduct, precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str
 ) -> BackendChoice:
-    if not machine.has(product) or not machine.gpus:
+    if not machine.has(product.name) or not machine.gpus:
         raise _cannot(product, precision, gpu_names, machine, model)
     candidates = [gpu for gpu in machine.gpus if gpu.sm in DATA_CENTRE_SMS] or machine.gpus
     gpus = gpu_names or (sm_name(candidates[0].sm),)
     require_targets(product, gpus, machine.sms)
     name = next(gpu.name for gpu in machine.gpus if sm_name(gpu.sm) in gpus)
-    return BackendChoice("tensorrt", gpus, f"this machine has {name} and TensorRT")
+    return BackendChoice(product.name, gpus, f"this machine has {name} and {product.title}")
 
 
-def _rtx(precision: str | None, gpu_names: tuple[str, ...], machine: Machine) -> BackendChoice:
-    if not machine.has("tensorrt-rtx"):
+def _ahead(
+    product: TensorRTProduct, precision: str | None, gpu_names: tuple[str, ...], machine: Machine
+) -> BackendChoice:
+    if not machine.has(product.name):
         raise EnvironmentProblem(
-            "TensorRT-RTX is not installed",
-            why="the build needs TensorRT-RTX, but no GPU",
-            fix=f"run `{install_to_build(EXTRA_OF['tensorrt-rtx'])}`, or {_on_cpu(precision, gpu_names)}",
+            f"{product.title} is not installed",
+            why=f"the build needs {product.title}, but no GPU",
+            fix=f"run `{install_to_build(product.extra)}`, or {_on_cpu(precision, gpu_names)}",
         )
-    gpus = gpu_names or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
+    gpus = gpu_names or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if product.supports(sm))
     if not gpus:
+        supported = ", ".join(map(sm_name, product.sms))
         local = f"does not support this machine's GPUs ({', '.join(map(sm_name, machine.sms))})"
         raise UsageError(
             "no GPU was specified",
-            why=f"TensorRT-RTX {local}, only {', '.join(map(sm_name, RTX_SMS))}"
+            why=f"{product.title} {local}, only {supported}"
             if machine.gpus
-            else f"this machine has no GPU; TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}",
+            else f"this machine has no GPU; {product.title} supports {supported}",
             fix="specify one, for example --gpu sm_120",
         )
-    require_targets("tensorrt-rtx", gpus, machine.sms)
-    return BackendChoice("tensorrt-rtx", gpus, "requested")
+    require_targets(product, gpus, machine.sms)
+    return BackendChoice(product.name, gpus, "requested")
 
 
 def _cannot(
-    product: Product, precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str
+    product: TensorRTProduct, precision: str | None, gpu_names: tuple[str, ...], machine: Machine, model: str
 ) -> PeagleError:
     """Return the error that lists what a build with TensorRT lacks here, and the alternatives."""
     missing = []
@@ -178,12 +192,13 @@ def _cannot(
         missing.append(f"the GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(gpu_names)}")
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
         missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data center GPU")
-    if not machine.has(product):
-        missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
+    if not machine.has(product.name):
+        missing.append(f"{product.title} is not installed ({install_to_build(product.extra)})")
     for_gpu = gpu_names or tuple(sm_name(sm) for sm in machine.sms if sm in DATA_CENTRE_SMS) or ("b200",)
     kind = f" --precision {precision}" if precision else ""
-    rtx = [gpu for gpu in gpu_names if sm_number(gpu) in RTX_SMS and supports(gpu, precision or "")] or ["sm_120"]
-    first = "" if machine.has("tensorrt-rtx") else f" (after {install_to_build(EXTRA_OF['tensorrt-rtx'])})"
+    computing = [gpu for gpu in gpu_names if supports(gpu, precision or "")]
+    rtx = [gpu for gpu in computing if TENSORRT_RTX.supports(sm_number(gpu))] or ["sm_120"]
+    first = "" if machine.has(TENSORRT_RTX.name) else f" (after {install_to_build(TENSORRT_RTX.extra)})"
     instead = _instead_on_rtx(precision)
     return EnvironmentProblem(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
@@ -193,7 +208,7 @@ def _cannot(
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
         "--out DIR` here, with the other options of this build, and then `peagle-compile build --from DIR` on "
         "that host, which needs neither the checkpoints nor torch; or use "
-        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; or "
+        f"--backend {TENSORRT_RTX.name} --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; or "
         + _on_cpu(precision, gpu_names),
     )
 
@@ -207,7 +222,7 @@ def _instead_on_rtx(precision: str | None) -> str:
     """Return the flag with the nearest format that TensorRT-RTX supports, if it does not support ``precision``."""
 
     def has(kind: str) -> bool:
-        return any(supports(sm_name(sm), kind) for sm in RTX_SMS)
+        return any(supports(sm_name(sm), kind) for sm in TENSORRT_RTX.sms)
 
     kind = NUMBER_FORMATS.get(precision or "")
     others = kind.instead if kind and not has(kind.name) else ()

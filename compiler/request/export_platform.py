@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ...graphs.lowering import TENSORRT, lowering_named
+from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import install, install_to_build
-from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
+from ...plugins.tensorrt.products import PRODUCTS, TensorRTProduct
 from ..hardware.gpus import (
     MOE_LAYER_SMS,
-    RTX_SMS,
-    export_form,
     require_targets,
     sm_name,
     sm_names,
@@ -21,7 +19,7 @@ from ..hardware.gpus import (
 )
 from ..hardware.machine import Machine, inspect_machine
 from .build_platform import BuildPlatform, lowering_of, version_of
-from .choose_backend import choose_backend
+from .choose_backend import choose_backend, product_for
 from .request import ONNXRUNTIME, BackendOptions
 
 
@@ -49,25 +47,24 @@ def platform_of_export(options: BackendOptions, exported: ExportedGraphs) -> Bui
     machine = inspect_machine()
     _check(options)
     gpu_names = sm_names(options.gpus or exported.gpus)
-    backend = options.name or _product_for(gpu_names, machine)
-    gpu_names = gpu_names or _require_gpus(backend, machine)
+    product = PRODUCTS[options.name] if options.name else product_for(gpu_names, machine)
+    gpu_names = gpu_names or _require_gpus(product, machine)
     try:
-        choice = choose_backend(backend, None, gpu_names, machine)
+        choice = choose_backend(product.name, None, gpu_names, machine)
     except EnvironmentProblem as error:
-        extra = EXTRA_OF["tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt"]
         whose = f"a host with {', '.join(gpu_names)}" if gpu_names else "the host with the GPU"
         fix = f"copy {exported.path} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
-        if backend == "tensorrt-rtx" and not machine.has("tensorrt-rtx"):
-            fix = f"run `{install(extra)}`"
+        if product.builds_ahead and not machine.has(product.name):
+            fix = f"run `{install(product.extra)}`"
         # Nothing is traced here, so the export extra is not needed.
-        why = error.why.replace(install_to_build(extra), install(extra))
+        why = error.why.replace(install_to_build(product.extra), install(product.extra))
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None
     _require_types(choice.gpus, exported)
     installed = version_of(choice.backend, machine)
     runs_here = bool({sm_name(sm) for sm in machine.sms} & {*choice.gpus})
     platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering_named(exported.lowering), runs_here)
     _require_variant(platform, exported)
-    if exported.has_expert_layer and not lowering_of(choice.backend, installed, choice.gpus).has_expert_layer:
+    if exported.has_expert_layer and not lowering_of(product, choice.gpus, installed).has_expert_layer:
         raise EnvironmentProblem(
             f"the export at {exported.path} needs TensorRT 11 or newer (its lowering is {exported.lowering})",
             why=f"TensorRT {installed} has no layer for routed experts",
@@ -86,12 +83,10 @@ def planned_platform(options: BackendOptions, exported: ExportedGraphs) -> Build
     gpu_names = sm_names(options.gpus or exported.gpus)
     if not gpu_names:
         return None
-    backend = options.name or _product_for(gpu_names, Machine())
-    require_targets(
-        "tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", gpu_names, [*map(sm_number, gpu_names)]
-    )
+    product = PRODUCTS[options.name] if options.name else product_for(gpu_names, Machine())
+    require_targets(product, gpu_names, [*map(sm_number, gpu_names)])
     _require_types(gpu_names, exported)
-    platform = BuildPlatform(backend, "", gpu_names, lowering_named(exported.lowering), False)
+    platform = BuildPlatform(product.name, "", gpu_names, lowering_named(exported.lowering), False)
     _require_variant(platform, exported)
     return platform
 
@@ -120,8 +115,8 @@ def _require_types(gpus: Sequence[str], exported: ExportedGraphs) -> None:
 
 def _require_variant(platform: BuildPlatform, exported: ExportedGraphs) -> None:
     """Raise ``UsageError`` if the graphs are those for GPUs with TensorRT's expert layer, and the GPUs are others."""
-    newest = export_form([*map(sm_number, platform.gpus)]) if platform.backend == "tensorrt" else TENSORRT.name
-    if platform.lowering.has_expert_layer and not lowering_named(newest).has_expert_layer:
+    newest = lowering_of(PRODUCTS[platform.backend], platform.gpus)
+    if platform.lowering.has_expert_layer and not newest.has_expert_layer:
         raise UsageError(
             f"the export at {exported.path} is for other GPUs (its lowering is {platform.lowering})",
             why=f"{platform.title} has no layer for routed experts on {', '.join(platform.gpus)}"
@@ -131,15 +126,8 @@ def _require_variant(platform: BuildPlatform, exported: ExportedGraphs) -> None:
         )
 
 
-def _product_for(gpus: Sequence[str], machine: Machine) -> str:
-    """Return the product for these GPUs: TensorRT-RTX if it supports them and TensorRT cannot build here."""
-    sms = {sm_number(gpu) for gpu in gpus} or {*machine.sms}
-    full = machine.has("tensorrt") and sms <= {*machine.sms}
-    return "tensorrt-rtx" if sms and sms <= {*RTX_SMS} and not full else "tensorrt"
-
-
-def _require_gpus(backend: str, machine: Machine) -> tuple[str, ...]:
-    if backend == "tensorrt" or machine.gpus:
+def _require_gpus(product: TensorRTProduct, machine: Machine) -> tuple[str, ...]:
+    if not product.builds_ahead or machine.gpus:
         return ()  # choose_backend takes the local GPUs, or raises
     raise UsageError(
         "no GPU was specified",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...engines.draft_methods import headless_named
-from ...graphs.lowering import Lowering
+from ...graphs.lowering import TENSORRT, Lowering
 from ...plugins.errors import UsageError
 from ...plugins.number_formats import FP8
 from ..checkpoints.known_pairs import PAIRS
@@ -78,7 +78,7 @@ def _form_of_export(request: CompileRequest) -> Lowering:
     if not gpus:
         return lowering_for(requested or "ort")
     best = lowering_for(export_form([*map(sm_number, gpus)]))
-    lowering = best if requested in (None, "tensorrt") else lowering_for(requested)
+    lowering = best if requested in (None, TENSORRT.name) else lowering_for(requested)
     if not lowering.is_tensorrt:
         raise UsageError(
             f"--gpu {','.join(request.backend.gpus)} does not work with --for {requested}",

@@ -21,13 +21,14 @@ from ...engines.draft_methods import (
 )
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
+from ...plugins.tensorrt.products import PRODUCTS
 from ..console.option_fields import option, option_of
 from ..precision.calibration.calibration_options import CalibrationOptions
 from ..precision.precision_options import PrecisionOptions
 from .speed_options import SpeedOptions
 
 ONNXRUNTIME = "onnxruntime"
-BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
+BACKENDS = (ONNXRUNTIME, *PRODUCTS)
 DEFAULT_BATCH_SIZE = 8
 MAX_BATCH_SIZE = 256  # the kernels are tested up to here
 _LOWERINGS = ("ort", "cpu", "std")

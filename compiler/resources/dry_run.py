@@ -13,6 +13,7 @@ from ...graphs.targets import family_for
 from ...graphs.targets.skeleton import Skeleton
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
 from ...plugins.number_formats import keeps_blocks
+from ...plugins.tensorrt.products import PRODUCTS
 from ..checkpoints.formats.mxfp4 import blocks_of_config
 from ..checkpoints.head_weights import open_head, read_from_target
 from ..checkpoints.known_pairs import Local, Wheel
@@ -20,8 +21,9 @@ from ..checkpoints.resolve_names import drafter_source, known_pair, target_confi
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, USUAL_LENGTH, read_head
 from ..console.progress import Progress, Quiet
-from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
-from ..precision.allowed_recipes import available, lowering_for, require_gpus
+from ..hardware.gpus import is_architecture, sm_names
+from ..hardware.machine import Machine
+from ..precision.allowed_recipes import available, require_gpus
 from ..precision.calibration.calibration_options import CPU
 from ..precision.calibration.devices import require_device
 from ..precision.decide_recipe import (
@@ -38,7 +40,8 @@ from ..precision.weight_selection import candidates_of
 from ..precision.weight_source import of_target, requantized
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_plan import BuildPlan, Command, platform_of_graphs
-from ..request.build_platform import BuildPlatform, platform_of
+from ..request.build_platform import BuildPlatform, lowering_of, platform_of
+from ..request.choose_backend import product_for
 from ..request.expert_lowering import lowering_with_experts, select_expert_lowering
 from ..request.refusals import check_build, check_options_of_absent_head
 from ..request.request import BackendOptions, CompileRequest, ModelRef
@@ -136,10 +139,8 @@ def decide_export(request: CompileRequest) -> Decided:
 def _platform_elsewhere(options: BackendOptions) -> BuildPlatform:
     """Return the platform of a machine that has the GPUs and the backend."""
     gpus = sm_names(options.gpus)
-    sms = [sm_number(gpu) for gpu in gpus]
-    backend = options.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
-    lowering = lowering_for(export_form(sms) if backend == "tensorrt" else "tensorrt")
-    return BuildPlatform(backend, "", gpus, lowering, runs_here=False)
+    product = PRODUCTS[options.name] if options.name else product_for(gpus, Machine())
+    return BuildPlatform(product.name, "", gpus, lowering_of(product, gpus), runs_here=False)
 
 
 def _plan(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...plugins.number_formats import AFFINE, NUMBER_FORMATS, keeps_blocks
+from ...plugins.tensorrt.products import TENSORRT_RTX
 from ..console.printing import size
 
 if TYPE_CHECKING:  # `build --from` needs none of the packages that trace
@@ -43,7 +44,7 @@ PLAN_MIN = 0.95
 # Seconds of TensorRT-RTX for a layer and for a byte of weights: `make bench-aot`. Full TensorRT was never measured.
 BUILD_LAYER = 1.05
 BUILD_BYTE = 3.6e-9
-_MEASURED = "tensorrt-rtx"
+_MEASURED = TENSORRT_RTX.name
 
 _FP32 = 4
 _LAYERS = "layers"

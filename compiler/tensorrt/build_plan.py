@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.import_tensorrt import child_environment
+from ...plugins.tensorrt.products import PRODUCTS
 from ..console import interrupts
 from ..console.exit_cleanup import kill_on_exit, remove_on_exit
 from ..console.logbook import PACKAGE
@@ -78,9 +79,10 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
     from . import worker
 
     command = [sys.executable, "-P", "-m", worker.__name__, str(out), str(_severity())]
-    pipe = subprocess.PIPE
+    pipe, product = subprocess.PIPE, PRODUCTS[request.product]
     with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, remove_on_exit(Path(private)):
-        environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _visible_gpu(request)
+        environment = child_environment(Path(private)) if product.needs_link else {}
+        environment |= {} if product.builds_ahead else _visible_gpu(request)
         child = subprocess.Popen(
             command,
             stdin=pipe,

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...engines.folder.records import Profile
 from ...plugins.errors import REPORT, BuildError, EnvironmentProblem
+from ...plugins.tensorrt.products import PRODUCTS
 from ..hardware.gpus import sm_number
 from .callbacks import Log
 from .lowered_graph import Value
@@ -22,10 +23,10 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest, log:
 
     Raises ``EnvironmentProblem`` if this TensorRT lacks a feature, ``BuildError`` if it refuses a profile.
     """
-    config = builder.create_builder_config()
-    if request.product == "tensorrt-rtx":
+    config, product = builder.create_builder_config(), PRODUCTS[request.product]
+    if product.builds_ahead:
         _set_targets(trt, config, request)
-        # TensorRT-RTX captures an engine in a CUDA graph only if it allocates no memory itself.
+    if product.needs_user_allocation:
         config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "plans that a CUDA graph can run"))
     for profile in request.profiles:
         if config.add_optimization_profile(_profile(builder, survey, profile)) < 0:
@@ -48,10 +49,10 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest, log:
 def load_timings(request: PlanRequest, config: Any) -> list[str]:
     """Load the timings of earlier builds. Returns warnings; an incompatible cache is not an error.
 
-    TensorRT-RTX does not use a cache, because it times nothing before an engine is loaded.
+    A product that builds ahead of time does not use a cache, because it times nothing before an engine is loaded.
     """
     path = request.timing_cache
-    if path is None or request.product == "tensorrt-rtx":
+    if path is None or PRODUCTS[request.product].builds_ahead:
         return []
     content = path.read_bytes() if path.is_file() else b""
     if _set_timings(config, content):
@@ -63,7 +64,7 @@ def load_timings(request: PlanRequest, config: Any) -> list[str]:
 def save_timings(request: PlanRequest, config: Any) -> list[str]:
     """Save this build's timings atomically. Returns warnings."""
     path = request.timing_cache
-    if path is None or request.product == "tensorrt-rtx":
+    if path is None or PRODUCTS[request.product].builds_ahead:
         return []
     cache = config.get_timing_cache()
     if cache is None:  # TensorRT accepted neither the old cache nor a new one

@@ -8,7 +8,8 @@ from ...engines.folder.records import Profile
 from ...plugins.graph_contract import PROFILE_FIELDS
 from ...plugins.number_types import MX_BLOCK
 from ...plugins.op_spec import evaluate_dim, is_linear
-from ..hardware.gpus import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
+from ...plugins.tensorrt.products import TENSORRT_RTX
+from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
 from .lowered_graph import LoweredGraph, Node, Shape
 
 _HEAD_SIZE = 256  # limit of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is no fallback
@@ -127,7 +128,7 @@ def _of_attention(node: Node) -> list[str]:
 def _of_head_size(node: Node, gpus: Sequence[str]) -> list[str]:
     query = node.inputs[0] if node.inputs else None
     size = query.shape[-1] if query and query.shape and len(query.shape) == 4 else 0
-    if not isinstance(size, int) or size <= _HEAD_SIZE or not any(sm_number(name) in RTX_SMS for name in gpus):
+    if not isinstance(size, int) or size <= _HEAD_SIZE or not any(map(TENSORRT_RTX.supports, map(sm_number, gpus))):
         return []
     return [f"TensorRT has no attention kernel for heads of size {size}, only up to {_HEAD_SIZE}"]
 

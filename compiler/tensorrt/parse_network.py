@@ -13,13 +13,17 @@ from ...plugins.errors import BuildError
 from ...plugins.number_types import tensorrt_name
 from ...plugins.op_spec import SELECTION
 from ...plugins.tensorrt.errors import clear, last
+from ...plugins.tensorrt.products import FULL_TENSORRT, PRODUCTS, TENSORRT_RTX
 from ...plugins.tensorrt.register import find_creator
 from .callbacks import Log
 from .lowered_graph import Value
 from .preflight import Survey
 
 _PLUGIN = "PLUGIN_V3"
-_FIX = "check the versions with `peagle-compile doctor`: TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"
+_FIX = (
+    f"check the versions with `peagle-compile doctor`: {FULL_TENSORRT.title} must be {FULL_TENSORRT.since} or newer, "
+    f"{TENSORRT_RTX.title} {TENSORRT_RTX.since} or newer"
+)
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,12 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
 def cast_mismatched_types(product: str, parsed: Parsed, path: Path) -> list[str]:
     """Return warnings if the numbers of layers differ from the graph.
 
-    Raises ``BuildError`` for TensorRT-RTX, whose layer types are known. Those of the full TensorRT are not: another
-    name is not an error there, and the check of number types relies on matmuls, not on layers.
+    Raises ``BuildError`` for a product whose layer types are known. Those of the full TensorRT are not: another name is
+    not an error there, and the check of number types relies on matmuls, not on layers.
     """
     if not parsed.unlike:
         return []
-    if product == "tensorrt-rtx":
+    if PRODUCTS[product].has_known_layers:
         raise _wrong_network(path, parsed.unlike)
     return [
         f"in the {path.parent.name} plan, TensorRT has {'; '.join(parsed.unlike)}: TensorRT may use other names "

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from ...engines.folder.records import PlanRecord
 from ...plugins.errors import BuildError, EnvironmentProblem, PeagleError
 from ...plugins.tensorrt import import_tensorrt, register
+from ...plugins.tensorrt.products import PRODUCTS
 from ..hardware.gpus import require_targets
 from ..hardware.machine import inspect_machine
 from ..store.atomic_files import writing
@@ -31,8 +32,6 @@ from .plan_products import of_network, with_built_types
 from .plan_programs import read_programs
 from .preflight import Survey, survey
 from .worker_protocol import SILENT, STEPS, Channel, PlanFacts, PlanRequest
-
-OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 
 
 def main(out: Path, severity: int = SILENT) -> int:
@@ -63,8 +62,8 @@ def _report(request: PlanRequest, out: Path, channel: Channel) -> int:
 def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     """Check, parse, build and write. Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``."""
     started = time.perf_counter()
-    present = inspect_machine().sms if request.product == "tensorrt" else ()
-    require_targets(request.product, request.gpus, present)
+    product = PRODUCTS[request.product]
+    require_targets(product, request.gpus, () if product.builds_ahead else inspect_machine().sms)
     surveyed = survey(request.graph, request.gpus, request.profiles, request.record)
     trt = import_tensorrt.load(request.product)
     _require_version(trt, request)
@@ -82,7 +81,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     config.progress_monitor = progress
     size = _write(trt, builder, parsed, config, out, surveyed, log)
     notes += save_timings(request, config)
-    found = inspected(trt, log_to, out) if request.product == "tensorrt" else Inspected([])
+    found = Inspected([]) if product.builds_ahead else inspected(trt, log_to, out)
     if found.programs:
         products, layers = with_built_types(products, found.programs, "inspector"), found.text
     else:
@@ -152,11 +151,11 @@ def suggested_fixes(surveyed: Survey) -> str:
 
 def _require_version(trt: Any, request: PlanRequest) -> None:
     installed = tuple(int(part) for part in str(trt.__version__).split(".")[:2])
-    oldest = OLDEST[request.product]
-    if installed < oldest:
+    product = PRODUCTS[request.product]
+    if installed < product.oldest:
         raise EnvironmentProblem(
             f"{request.product} {trt.__version__} is too old",
-            why=f"the graphs use operators that need version {'.'.join(map(str, oldest))}",
+            why=f"the graphs use operators that need version {product.since}",
             fix=f"run `pip install --upgrade {request.product}`",
         )
 

@@ -22,8 +22,7 @@ from ...engines.folder.strict_json import decode
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
 from ...plugins.graph_contract import MIN_SIZES
-from ...plugins.tensorrt.import_tensorrt import Product
-from ..hardware.gpus import PRODUCTS
+from ...plugins.tensorrt.products import PRODUCTS
 from ..precision.product_table import BuiltProduct
 
 STEPS = 1000
@@ -43,7 +42,7 @@ class PlanRequest:
 
     name: str
     graph: Path
-    product: Product
+    product: str
     gpus: tuple[str, ...]
     profiles: tuple[Profile, ...]
     layers: Mapping[str, int] | None = None

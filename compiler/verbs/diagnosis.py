@@ -13,8 +13,8 @@ from typing import Any
 
 from ...plugins.errors import PeagleError
 from ...plugins.optional_packages import EXTRAS, install, is_installed
-from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
-from ..hardware.gpus import RTX_SMS, sm_name
+from ...plugins.tensorrt.products import PRODUCTS, TensorRTProduct
+from ..hardware.gpus import sm_name
 from ..hardware.machine import LocalGpu, Machine, inspect_machine
 from ..hardware.packages import EXPORT_PACKAGES
 from ..hardware.processors import processors
@@ -94,7 +94,7 @@ def diagnose() -> Diagnosis:
     """Inspect this machine without changing anything."""
     machine = inspect_machine()
     packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES, *CUDA_PACKAGES)}
-    packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
+    packages |= {product: machine.products.get(product) for product in PRODUCTS}
     providers, broken = _onnxruntime()
     missing = [name for module, name in EXTRAS["export"].items() if not is_installed(module)]
     cannot_build = f"missing packages: {', '.join(missing)}; run `{install('export')}`" if missing else ""
@@ -120,37 +120,38 @@ def diagnose() -> Diagnosis:
             Ability(
                 ONNXRUNTIME, cannot_build or broken, "exports are for TensorRT", broken, support(ONNXRUNTIME, machine)
             ),
-            _tensorrt("tensorrt", machine, cannot_build, cuda.nvrtc_problem, packages, ""),
-            _tensorrt("tensorrt-rtx", machine, cannot_build, cuda.nvrtc_problem, packages, link_problem),
+            *(
+                _tensorrt(each, machine, cannot_build, cuda.nvrtc_problem, packages, link_problem)
+                for each in PRODUCTS.values()
+            ),
         ),
     )
 
 
 def _tensorrt(
-    product: Product,
+    product: TensorRTProduct,
     machine: Machine,
     cannot_trace: str,
     cannot_compile: str,
     packages: Mapping[str, str | None],
     link_problem: str,
 ) -> Ability:
-    """Return the abilities of a TensorRT product. Both run plans on a supported GPU; TensorRT also builds there."""
-    supported = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
-    installed = "" if product in machine.products else f"not installed; run `{install(EXTRA_OF[product])}`"
+    """Return the abilities of a TensorRT product. All run plans on a supported GPU; some also build only there."""
+    name, link_problem = product.name, link_problem if product.needs_link else ""
+    supported = [sm_name(sm) for sm in machine.sms if product.supports(sm)]
+    installed = "" if machine.has(name) else f"not installed; run `{install(product.extra)}`"
     cannot_plan = installed or cannot_compile or link_problem
     if not cannot_plan:
-        cannot_plan = _problem(lambda: choose_backend(product, None, [] if supported else _named(product), machine))
+        cannot_plan = _problem(lambda: choose_backend(name, None, [] if supported else _named(product), machine))
     cannot_run = (
         installed
         or link_problem
-        or ("" if packages["cuda-core"] else f"cuda-core is not installed; run `{install(EXTRA_OF[product])}`")
+        or ("" if packages["cuda-core"] else f"cuda-core is not installed; run `{install(product.extra)}`")
     )
     if not cannot_run and not supported:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)
-        cannot_run = f"{product} does not support {architectures}" if architectures else machine.why_no_gpu
-    return Ability(
-        product, installed or cannot_trace or cannot_plan, cannot_plan, cannot_run, support(product, machine)
-    )
+        cannot_run = f"{name} does not support {architectures}" if architectures else machine.why_no_gpu
+    return Ability(name, installed or cannot_trace or cannot_plan, cannot_plan, cannot_run, support(name, machine))
 
 
 def _cache_problem(root: Path) -> str:
@@ -163,9 +164,9 @@ def _cache_problem(root: Path) -> str:
     return ""
 
 
-def _named(product: str) -> list[str]:
+def _named(product: TensorRTProduct) -> list[str]:
     """Return a GPU to name in a trial build on a machine that has none."""
-    return [sm_name(RTX_SMS[-2])] if product == "tensorrt-rtx" else []
+    return [sm_name(product.sms[-2])] if product.builds_ahead else []
 
 
 def _problem(attempt: Callable[[], object]) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering
 from ...plugins.errors import EnvironmentProblem
-from ..hardware.gpus import RTX_SMS, sm_name, why_unsupported
+from ...plugins.tensorrt.products import PRODUCTS
+from ..hardware.gpus import sm_name, why_unsupported
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available, unsupported_reason
 from ..precision.recipes import RECIPES, is_emulated_format
@@ -25,14 +26,14 @@ class PrecisionSupport:
 
 
 def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
-    """Return the support of ONNX Runtime on this CPU, TensorRT on this machine's GPUs, or TensorRT-RTX on all of its.
+    """Return the support of a backend, one entry for each recipe.
 
-    One entry for each recipe.
+    ONNX Runtime's is on this CPU, and a TensorRT product's on all GPUs for which it builds here.
     """
     if backend == ONNXRUNTIME:
         lowering = CPU if _has_compiler() else ORT
         return tuple(_on_cpu(name, lowering) for name in RECIPES)
-    sms = RTX_SMS if backend == "tensorrt-rtx" else tuple(sorted(set(machine.sms)))
+    sms = PRODUCTS[backend].sms or tuple(sorted(set(machine.sms)))
     return tuple(_on_gpus(name, sms, machine.why_no_gpu) for name in RECIPES)
 
 

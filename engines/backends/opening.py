@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.tensorrt.import_tensorrt import Product
+from ...plugins.tensorrt.products import PRODUCTS
 from ..folder.checks import check_runtime
 from ..folder.manifest import Manifest
 from .base import Backend
@@ -26,14 +26,12 @@ def open_backend(
 
         check_runtime(manifest.backend, {"onnxruntime": onnxruntime.__version__})
         return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads, profiler=profiler)
-    products: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
-    for product in products:
-        if manifest.backend.name == product:
-            from .tensorrt import backend as tensorrt
+    if manifest.backend.name in PRODUCTS:
+        from .tensorrt import backend as tensorrt
 
-            return tensorrt.load(folder, manifest, product, slots, profiler)
+        return tensorrt.load(folder, manifest, manifest.backend.name, slots, profiler)
     raise EnvironmentProblem(
         f"{folder} was built for backend {manifest.backend.name!r}, which is not supported",
-        why="the supported backends are onnxruntime, tensorrt and tensorrt-rtx",
+        why=f"the supported backends are onnxruntime, {' and '.join(PRODUCTS)}",
         fix="rebuild the engine with one of them as --backend",
     )

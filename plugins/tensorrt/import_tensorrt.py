@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +18,7 @@ from typing import Literal
 
 from ..errors import EnvironmentProblem
 from ..optional_packages import install, is_installed
-
-Product = Literal["tensorrt", "tensorrt-rtx"]
-
-_MODULES: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-EXTRA_OF: Mapping[str, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
-_TITLES: Mapping[str, str] = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
+from .products import PRODUCTS, TENSORRT_RTX
 
 _LIBRARIES = "tensorrt_rtx_libs"
 _LINK = "libtensorrt_rtx.so"
@@ -48,16 +42,17 @@ class LinkState:
         return self.state in ("present", "cured", "absent")
 
 
-def load(product: Product, *, parser: bool = True) -> ModuleType:
+def load(product: str, *, parser: bool = True) -> ModuleType:
     """Import ``tensorrt`` or ``tensorrt_rtx``. With ``parser``, its ONNX parser can read graphs with plugins.
 
     Raises ``EnvironmentProblem`` if it is not installed, fails to import, or its parser would end the process.
     """
-    name, title = _MODULES[product], _TITLES[product]
-    fix = f"run `{install(EXTRA_OF[product])}`"
+    record = PRODUCTS[product]
+    name, title = record.module, record.title
+    fix = f"run `{install(record.extra)}`"
     if not is_installed(name):
         raise EnvironmentProblem(f"{title} is not installed", why=f"Python cannot find the module {name}", fix=fix)
-    link = repair_link() if product == "tensorrt-rtx" else LinkState("absent")
+    link = repair_link() if record.needs_link else LinkState("absent")
     if parser and not link.is_usable:
         raise _cannot(link)
     try:
@@ -148,7 +143,7 @@ def _cannot(link: LinkState) -> EnvironmentProblem:
         return EnvironmentProblem(
             "TensorRT-RTX cannot read graphs with peagle plugins",
             why=f"{link.folder}: {link.why}",
-            fix=f"run `{install('rtx', again=True)}`",
+            fix=f"run `{install(TENSORRT_RTX.extra, again=True)}`",
         )
     return EnvironmentProblem(
         "TensorRT-RTX cannot read graphs with peagle plugins",

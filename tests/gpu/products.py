@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from peagle.plugins.tensorrt.import_tensorrt import Product
+from peagle.plugins.tensorrt.products import PRODUCTS
 
 
-def gpu_for(product: Product) -> str:
+def gpu_for(product: str) -> str:
     """Name of the GPU, such as ``sm_100``. Skips the test where the product is missing or makes no code for it."""
-    from peagle.compiler.hardware.gpus import RTX_SMS, sm_number
+    from peagle.compiler.hardware.gpus import sm_number
     from peagle.engines.backends.tensorrt.device import find_gpu
 
     gpu = find_gpu(product)
     assert gpu is not None
-    if product == "tensorrt-rtx" and sm_number(gpu) not in RTX_SMS:
-        pytest.skip(f"TensorRT-RTX makes no code for {gpu}")
+    if not PRODUCTS[product].supports(sm_number(gpu)):
+        pytest.skip(f"{PRODUCTS[product].title} makes no code for {gpu}")
     module_of(product)
     return gpu
 
 
-def module_of(product: Product) -> Any:
+def module_of(product: str) -> Any:
     """The Python module of the product. Skips the test without it."""
     from peagle.plugins.errors import PeagleError
     from peagle.plugins.tensorrt.import_tensorrt import load

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -42,9 +42,6 @@ from peagle.plugins.op_spec import OpSpec, evaluate_dim
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt import import_tensorrt
 from tests.engines.backends.host_device import HostDevice
-
-if TYPE_CHECKING:
-    from peagle.plugins.tensorrt.import_tensorrt import Product
 
 DEMO_ENGINE = "PEAGLE_TEST_DEMO_ENGINE"  # the folder of an engine that every build gives
 PLUGIN_LIBRARY = "PEAGLE_TEST_PLUGIN_LIBRARY"  # a library whose kernels nobody may launch
@@ -260,7 +257,7 @@ def find_gpu(product: str) -> str:
     return "sm_100" if product == "tensorrt" else f"sm_{SM}"
 
 
-def load(product: Product, *, parser: bool = False) -> Any:
+def load(product: str, *, parser: bool = False) -> Any:
     """The product as far as a test calls it: one network of the plugin ``PlaceholderDraft``, which runs."""
     trt, addresses, op = mock.MagicMock(), dict[str, int](), OPS["PlaceholderDraft"]
     network = trt.Builder.return_value.create_network.return_value

@@ -13,7 +13,6 @@ from tests.gpu.products import gpu_for
 
 if TYPE_CHECKING:
     from peagle.engines import Engine
-    from peagle.plugins.tensorrt.import_tensorrt import Product
     from tests.models import Pair
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +33,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     from peagle.compiler.request.verb_options import BUILD
     from peagle.engines import Engine
 
-    product: Product = request.param
+    product: str = request.param
     gpu = gpu_for(product)
     out = tmp_path_factory.mktemp(product) / "engine"
     options = BUILD.request(model="demo", out=out, backend=product, gpus=(gpu,), max_batch_size=3)
@@ -166,7 +165,7 @@ def test_prompts_that_begin_alike_are_copied(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("product", [pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
-def test_an_eagle_3_head_drafts_without_the_host(product: Product, eagle3_pair: Pair, tmp_path: Path) -> None:
+def test_an_eagle_3_head_drafts_without_the_host(product: str, eagle3_pair: Pair, tmp_path: Path) -> None:
     """Further passes have an input without columns; up to near ties, the text is that of plain decoding."""
     from peagle.compiler.pipeline.build import build
     from peagle.compiler.request.verb_options import BUILD

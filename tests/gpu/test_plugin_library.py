@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import PeagleError
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt.library import LIBRARY
+from peagle.plugins.tensorrt.products import PRODUCTS
 from tests.gpu import on_device
 from tests.gpu.on_device import own_sm, representable, run
 from tests.gpu.plugin_calls import LibraryLauncher
 from tests.gpu.products import module_of
 from tests.plugins.plugin_cases import Arrays, assert_same_emission, inputs_of, quick, reference, windows, with_emitted
-
-if TYPE_CHECKING:
-    from peagle.plugins.tensorrt.import_tensorrt import Product
 
 pytestmark = pytest.mark.gpu
 
@@ -70,15 +68,13 @@ def test_library_plugin_matches_the_reference(batch: Arrays, dtype: str) -> None
 
 @pytest.mark.parametrize("product", [pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
 def test_a_plan_runs_with_the_library_in_place_of_the_plugins_of_python(
-    library: Path, write_model: Callable[..., str], product: Product
+    library: Path, write_model: Callable[..., str], product: str
 ) -> None:
     """Never run yet: neither TensorRT nor a GPU that TensorRT-RTX knows was to be had where this was written."""
     import torch
 
-    from peagle.compiler.hardware.gpus import RTX_SMS
-
-    if product == "tensorrt-rtx" and own_sm() not in RTX_SMS:
-        pytest.skip(f"TensorRT-RTX makes no code for sm_{own_sm()}")
+    if not PRODUCTS[product].supports(own_sm()):
+        pytest.skip(f"{PRODUCTS[product].title} makes no code for sm_{own_sm()}")
     trt = module_of(product)
     registry, op = trt.get_plugin_registry(), OPS["PlaceholderDraft"]
     assert registry.load_library(str(library)) is not None

@@ -15,10 +15,12 @@ HOMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("ngram", "eagle3", "peagle", "peagle-chain"): ("engines/draft_methods", "graphs/drafters"),
     ("fp8", "mxfp8", "int4"): ("plugins/number_formats", "compiler/checkpoints/formats"),
     ("tags", "channels", "llama"): ("engines/answer_styles",),
+    ("tensorrt-rtx", "tensorrt"): ("plugins/tensorrt", "graphs/lowering"),
 }
 # Names that stand nowhere else at all, as keys of a table or in a list neither -> the files and folders where they do.
 WRITTEN: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("fp8", "mxfp8", "int4"): ("plugins/number_formats/", "plugins/number_types.py", "compiler/checkpoints/formats/"),
+    ("tensorrt-rtx",): ("plugins/tensorrt/products.py", "plugins/optional_packages.py"),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ....engines.folder.manifest import Manifest
 from ....engines.folder.records import FileEntry
 from ....engines.folder.strict_json import decode
-from ....graphs.lowering import LOWERINGS
+from ....graphs.lowering import LOWERINGS, TENSORRT
 from ....plugins.errors import EnvironmentProblem, UsageError
 from ....plugins.optional_packages import upgrade
 from ....plugins.problems import lack_of
@@ -141,7 +141,7 @@ def read_export(folder: Path) -> ExportFolder:
 
 def _unusable(folder: Path, content: Mapping[str, Any]) -> UsageError:
     purpose = str(content.get("for"))
-    if not purpose.startswith("tensorrt"):
+    if not purpose.startswith(TENSORRT.name):
         why, fix = f"the export is for {purpose}, not for TensorRT", "export again with --for tensorrt --gpu NAME"
     else:
         why = "the export was made without a draft method, or by an earlier version of peagle-compile"

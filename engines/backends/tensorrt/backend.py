@@ -16,7 +16,6 @@ import numpy as np
 
 from ....plugins.errors import EnvironmentProblem, UsageError
 from ....plugins.graph_contract import POLICY
-from ....plugins.tensorrt.import_tensorrt import Product
 from ...folder.checks import check_gpu
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
@@ -43,7 +42,7 @@ _OWN_K = 2  # K of kept rounds beyond those that policies share: the build's, an
 
 
 def load(
-    folder: Path, manifest: Manifest, product: Product, num_slots: int, profiler: Profiler | None = None
+    folder: Path, manifest: Manifest, product: str, num_slots: int, profiler: Profiler | None = None
 ) -> TensorRTBackend:
     """Return the backend of an engine folder whose files were checked against its manifest.
 

@@ -16,7 +16,7 @@ import numpy as np
 from ....plugins.errors import EnvironmentProblem, PeagleError
 from ....plugins.op_spec import OpSpec
 from ....plugins.optional_packages import install
-from ....plugins.tensorrt.import_tensorrt import EXTRA_OF
+from ....plugins.tensorrt.products import PRODUCTS
 
 if TYPE_CHECKING:
     from ....plugins.kernels.launch import Launcher
@@ -123,7 +123,7 @@ def find_gpu(product: str) -> str | None:
         raise EnvironmentProblem(
             "the package cuda-core is not installed",
             why=f"TensorRT engines require this package ({error})",
-            fix=f"run `{install(EXTRA_OF[product])}`",
+            fix=f"run `{install(PRODUCTS[product].extra)}`",
         ) from error
     try:
         major, minor = Gpu(0).compute_capability

@@ -14,7 +14,7 @@ from typing import Any
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.number_types import tensorrt_name
 from ....plugins.tensorrt import errors as plugin_errors
-from ....plugins.tensorrt.import_tensorrt import Product, load
+from ....plugins.tensorrt.import_tensorrt import load
 from ...folder.checks import REBUILD, check_runtime
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"\d+")
 _LOG = logging.getLogger("peagle.tensorrt")
 
 
-def load_product(name: Product, manifest: Manifest) -> Any:
+def load_product(name: str, manifest: Manifest) -> Any:
     """Return the module of either product. Raises ``EnvironmentProblem`` if its version differs from the plans'."""
     trt = load(name, parser=False)
     check_runtime(manifest.backend, {name: trt.__version__})

@@ -15,6 +15,7 @@ from peagle.compiler.hardware.gpus import (
     why_unsupported,
 )
 from peagle.plugins.errors import EnvironmentProblem, UsageError
+from peagle.plugins.tensorrt.products import PRODUCTS
 
 
 def test_a_gpu_is_found_however_it_is_spelt() -> None:
@@ -70,7 +71,7 @@ def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
     [("tensorrt-rtx", ["sm_89", "sm_120"], []), ("tensorrt", ["sm_100"], [100]), ("tensorrt", ["sm_90"], [90, 90])],
 )
 def test_every_buildable_gpu_is_accepted(product: str, gpus: list[str], present: list[int]) -> None:
-    require_targets(product, gpus, present)  # type: ignore[arg-type]
+    require_targets(PRODUCTS[product], gpus, present)
 
 
 @pytest.mark.parametrize(
@@ -88,5 +89,5 @@ def test_a_refusal_names_the_nearest_that_works(
     error: type[Exception], product: str, gpus: list[str], present: list[int], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(error) as caught:
-        require_targets(product, gpus, present)  # type: ignore[arg-type]
+        require_targets(PRODUCTS[product], gpus, present)
     assert all(word in str(caught.value) for word in words), str(caught.value)

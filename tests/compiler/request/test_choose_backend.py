@@ -13,7 +13,7 @@ import pytest
 from peagle.compiler.hardware.gpus import supports
 from peagle.compiler.hardware.machine import LocalGpu, Machine, inspect_machine
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.request.choose_backend import BackendChoice, choose_backend
+from peagle.compiler.request.choose_backend import BackendChoice, choose_backend, product_for
 from peagle.compiler.request.request import BACKENDS
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from peagle.plugins.optional_packages import install
@@ -31,6 +31,26 @@ H200 = Machine((LocalGpu("NVIDIA H200", 90),) * 2, BOTH)
 _OFFER = re.compile(r"--backend (onnxruntime|tensorrt-rtx)((?: --\w+ \w+(?:,\w+)*)*)")
 MACHINES = {"laptop": LAPTOP, "cpu": CPU, "b200": B200, "b200 bare": B200_BARE, "rtx": RTX, "h200": H200}
 MACHINES |= {"rtx bare": RTX_BARE, "old": OLD}
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "name"),
+    [
+        (LAPTOP, ("sm_120",), "tensorrt-rtx"),
+        (LAPTOP, ("sm_89", "sm_120"), "tensorrt-rtx"),
+        (LAPTOP, ("sm_100",), "tensorrt"),
+        (LAPTOP, ("sm_100", "sm_120"), "tensorrt"),
+        (LAPTOP, (), "tensorrt"),
+        (RTX, ("sm_120",), "tensorrt"),
+        (RTX, ("sm_89",), "tensorrt-rtx"),
+        (B200, ("sm_120",), "tensorrt-rtx"),
+        (B200, (), "tensorrt"),
+    ],
+)
+def test_the_product_is_tensorrt_rtx_where_tensorrt_cannot_build(
+    machine: Machine, gpus: tuple[str, ...], name: str
+) -> None:
+    assert product_for(gpus, machine).name == name
 
 
 @pytest.mark.parametrize(
