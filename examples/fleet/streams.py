@@ -131,7 +131,7 @@ async def events(messages: AsyncIterator[Message], api: Api) -> AsyncIterator[st
                 continue
             *whole, buffered = (buffered + message.get("body", b"").decode()).split("\n\n")
             for event in whole:
-                if not api.resumes:
+                if not api.resumes or event.startswith(":"):  # a comment says that the answer goes on
                     yield f"{event}\n\n"
                 elif (said := told.next(event.removeprefix("data: "))) is not None:
                     yield f"data: {said}\n\n"

@@ -19,6 +19,7 @@ from ..usage import speculation, total_acceptance
 from .options import ResponseOptions
 
 DONE = b"data: [DONE]\n\n"
+WAITING = b": waiting\n\n"  # a comment, which clients skip; an empty one stops some of them
 
 
 def token_counts(prompt: int, written: int) -> dict[str, Any]:
@@ -51,6 +52,7 @@ class Answer(Renderer):
     a list of ``[text, whether it was drafted]``.
     """
 
+    patience = 15.0
     prefix: ClassVar[str]  # of the response id
     whole_name: ClassVar[str]
     piece_name: ClassVar[str]
@@ -78,6 +80,10 @@ class Answer(Renderer):
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
         """Yield the events for a choice's next tokens."""
         return map(event, self.contents(tokens))
+
+    def waiting(self) -> Iterator[bytes]:
+        """Yield a comment."""
+        yield WAITING
 
     def closing(self, choices: Choices) -> Iterator[bytes]:
         """Yield the usage event, if requested, and the end of the stream."""

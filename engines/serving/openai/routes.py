@@ -19,6 +19,7 @@ from ..generation import Conversation, answer_style, prompt_ids
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
+from ..settings import model_name
 from ..state import ServerState
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of, inert_fields_of
 from .chat_answer import ChatAnswer
@@ -114,7 +115,8 @@ async def model(request: Request) -> Response:
 
 def _listed(state: ServerState, name: str) -> dict[str, Any]:
     entry = {"id": name, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
-    return {**entry, "max_model_len": state.engine.max_seq_len}
+    root = model_name(state.engine.manifest, state.engine.folder)  # benchmark clients load the tokenizer by this name
+    return {**entry, "root": root, "parent": None, "max_model_len": state.engine.max_seq_len}
 
 
 async def no_vectors(request: Request) -> Response:

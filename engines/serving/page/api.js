@@ -59,6 +59,7 @@ export async function* stream(body, signal) {
     if (done) throw new Refusal(LOST);
     text += value;
     for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      if (text.startsWith(":")) continue; // a comment while the answer waits
       const data = text.slice(0, end).replace(/^data: /, "");
       if (data === "[DONE]") return;
       const piece = JSON.parse(data);

@@ -64,6 +64,8 @@ class ResponseAnswer(Renderer):
     returns whether it did.
     """
 
+    patience = 15.0
+
     def __init__(
         self,
         body: ResponsesBody,
@@ -98,6 +100,10 @@ class ResponseAnswer(Renderer):
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
         """Yield the events of the items that open, grow and close."""
         return self._steps(tokens)
+
+    def waiting(self) -> Iterator[bytes]:
+        """Yield the event of the beginning again, because some clients count only events, and no comments."""
+        yield self._event("response.in_progress", response={**self._head, "status": "in_progress", "output": []})
 
     def closing(self, choices: Choices) -> Iterator[bytes]:
         """Yield the response, and store it."""

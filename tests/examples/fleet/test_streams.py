@@ -141,6 +141,10 @@ def test_a_chat_resumed_at_any_place_has_all_its_reasoning_text_and_calls_once(
         assert "".join(text for text, _ in choice.get("drafted", [])) == choice["delta"].get("content", "")
 
 
+def test_a_comment_of_a_chat_passes_unchanged() -> None:
+    assert _told("/v1/chat/completions", [": waiting\n\n"])[0] == ": waiting\n\n"
+
+
 def test_events_of_other_apis_pass_unchanged() -> None:
     sent = ['event: ping\ndata: {"type": "ping"}\n\n', 'event: message_stop\ndata: {"type": "message_stop"}\n\n']
     assert _told("/v1/messages", sent) == _told("/v1/responses", sent) == sent

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -10,7 +13,11 @@ from huggingface_hub import InferenceClient
 from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving import answering
+from peagle.engines.serving.openai.rendering import Answer
 from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import model_name
+from tests.engines.serving.calls import call
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def count_vowels(text):\n"
@@ -117,6 +124,45 @@ def test_stream_includes_usage_on_request(client: OpenAI, kind: str) -> None:
         assert all(piece.usage is None for piece in pieces if piece.choices)
         says_null = {"usage" in piece.model_fields_set for piece in pieces if piece.choices}
         assert says_null == {bool(options.get("include_usage"))}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": PROMPT * 50}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT * 50}]}),
+    ],
+)
+def test_a_stream_has_comments_while_nothing_is_written(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Answer, "patience", 1e-4)
+    body = {**fields, "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}}
+    *told, usage, done = call(server, "POST", path, body)[2].decode().strip().split("\n\n")
+    assert told[0] == ": waiting"
+    chunks = [json.loads(each.removeprefix("data: ")) for each in told if each != ": waiting"]
+    assert all(each["usage"] is None and len(each["choices"]) == 1 for each in chunks)
+    assert json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"] == 4
+    assert done == "data: [DONE]"
+
+
+def test_a_stream_has_comments_while_a_call_is_written(calling_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens give no chunk until it is complete."""
+    pytest.importorskip("llguidance")
+    ticks = itertools.count(step=20.0)
+    monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    text = 'I look.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": 100,
+        "stream": True,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "structured_outputs": {"grammar": f"start: {json.dumps(text)}"},
+    }
+    told = call(calling_server, "POST", "/v1/chat/completions", body)[2].decode().split("\n\n")
+    (begin,) = [at for at, each in enumerate(told) if '"tool_calls":[' in each]
+    said = max(at for at, each in enumerate(told[:begin]) if '"content":' in each)
+    assert ": waiting" in told[said:begin]
 
 
 def test_too_long_prompt_has_its_error_code(client: OpenAI, served_engine: Engine) -> None:
@@ -444,6 +490,12 @@ def test_unknown_model_is_not_found(client: OpenAI) -> None:
     assert refused.value.code == "model_not_found"
     assert [model.id for model in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_models_have_the_fields_of_vllm_s(server: Server, served_engine: Engine) -> None:
+    (listed,) = json.loads(call(server, "GET", "/v1/models")[2])["data"]
+    assert set(listed) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}
+    assert (listed["root"], listed["parent"]) == (model_name(served_engine.manifest, served_engine.folder), None)
 
 
 def test_hugging_face_s_client_chats_and_streams(server: Server, client: OpenAI) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -13,6 +15,8 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving import answering
+from peagle.engines.serving.responses.rendering import ResponseAnswer
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
 from tests.engines.serving.calls import all_slots_taken, call, error_of, events
@@ -549,6 +553,36 @@ def test_a_stored_response_is_not_streamed(server: Server) -> None:
 def test_a_prompt_that_is_too_long_has_its_code(server: Server) -> None:
     status, told = ask(server, input=PROMPT * 600)
     assert (status, told["error"]["code"], told["error"]["param"]) == (400, "context_length_exceeded", "input")
+
+
+def test_a_stream_says_that_it_goes_on_while_nothing_is_written(
+    server: Server, client: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResponseAnswer, "patience", 1e-4)
+    body = {**MINIMAL, "input": PROMPT * 50, "stream": True}
+    told = events(call(server, "POST", "/v1/responses", body)[2])
+    kinds = [each["type"] for each in told]
+    before = kinds[: kinds.index("response.output_item.added")]
+    assert before == ["response.created", *["response.in_progress"] * (len(before) - 1)]
+    assert len(before) > 2
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
+    with client.responses.stream(model=MODEL, max_output_tokens=24, input=PROMPT * 50, temperature=0) as stream:
+        *_, last = stream
+    assert last.type == "response.incomplete"
+    assert last.response.output_text == text_of(told[-1]["response"])
+
+
+def test_a_stream_says_that_it_goes_on_while_a_call_is_written(
+    calling_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens give no event until it is complete."""
+    ticks = itertools.count(step=20.0)
+    monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    body = {**MINIMAL, "tools": [TOOL], **written(f"I look.\n{calling('C')}"), "stream": True}
+    told = events(call(calling_server, "POST", "/v1/responses", body)[2])
+    (begin,) = [at for at, each in enumerate(told) if each.get("item", {}).get("type") == "function_call"][:1]
+    said = max(at for at, each in enumerate(told[:begin]) if each["type"] == "response.output_text.delta")
+    assert "response.in_progress" in [each["type"] for each in told[said:begin]]
 
 
 @pytest.fixture
