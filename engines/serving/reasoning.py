@@ -8,10 +8,23 @@ from typing import Any
 
 from ..answer_styles import AnswerStyle
 from .generation import Conversation
+from .problems import HttpRefusal
 
-_CLOSEST = {"minimal": "low", "xhigh": "high", "max": "high"}
-LEVELS = ("low", "medium", "high", *_CLOSEST)  # levels that APIs have
 NO_REASONING = "none"  # the level of an answer without reasoning
+_CLOSEST = {NO_REASONING: "low", "minimal": "low", "xhigh": "high", "max": "high"}
+LEVELS = ("low", "medium", "high", *_CLOSEST)  # levels that APIs have
+
+
+def checked_effort(effort: str | None, path: str) -> str | None:
+    """Return the level in the field ``path``. Raises ``HttpRefusal`` for one that no API has."""
+    if effort is not None and effort not in LEVELS:
+        raise HttpRefusal(
+            400,
+            f"{path} must be one of {', '.join(LEVELS)}; fix: send one of them, or remove the field",
+            param=path,
+            code="unsupported_parameter",
+        )
+    return effort
 
 
 def styled(

@@ -66,3 +66,8 @@ class Turns:
         if not self._turns or self._turns[-1].role != role:
             self._turns.append(_RoleTurn(role))
         return self._turns[-1]
+
+
+def omitted(kind: str) -> str:
+    """Return the text that stands for a part of a tool's result, of a ``kind`` that models of text do not read."""
+    return f"[{kind} omitted: this model reads only text]"

@@ -23,6 +23,8 @@ from peagle.engines.answer_styles.channels import CALL, CHANNEL, CONSTRAIN, END,
 from peagle.engines.serving.anthropic.bodies import MessagesBody, OutputConfig, SpokenMessage
 from peagle.engines.serving.anthropic.conversations import conversation_of
 from peagle.engines.serving.generation import Conversation
+from peagle.engines.serving.openai.bodies import ChatBody
+from peagle.engines.serving.openai.options import generation_of as chat_generation_of
 from peagle.engines.serving.reasoning import styled
 from peagle.engines.serving.responses.bodies import ResponsesBody
 from peagle.engines.serving.responses.conversations import generation_of, opened
@@ -214,9 +216,9 @@ def test_effort_and_earlier_thoughts_go_to_the_template(channels: Talking) -> No
     assert for_channels.messages == [*MESSAGES, {**called, "thinking": THOUGHT}, {"role": "tool", "content": "1"}]
     assert styled(conversation, STYLES["llama"], "high") is conversation
     options: Any = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
-    assert channels.client.chat.completions.create(**options, reasoning_effort="low").choices
-    with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
-        channels.client.chat.completions.create(**options, reasoning_effort="minimal")
+    assert channels.client.chat.completions.create(**options, reasoning_effort="minimal").choices
+    with pytest.raises(openai.BadRequestError, match="reasoning_effort must be one of"):
+        channels.client.chat.completions.create(**options, reasoning_effort="some")
 
 
 def test_end_of_thought_does_not_end_the_answer(channels: Talking) -> None:
@@ -291,6 +293,22 @@ def test_effort_of_any_api_goes_to_the_template(effort: Any, level: str) -> None
         source = generation_of(asked, [], 9, STYLES[style], ServerSettings("demo")).source
         assert isinstance(source, Conversation)
         assert source.chat_template_kwargs == expected
+        chat = ChatBody(messages=[{"role": "user", "content": "a"}], reasoning_effort=effort)
+        source = chat_generation_of(chat, 9, ServerSettings("demo"), STYLES[style]).source
+        assert isinstance(source, Conversation)
+        assert source.chat_template_kwargs == expected
+
+
+@pytest.mark.parametrize(("effort", "level"), [("none", "low"), ("minimal", "low"), ("max", "high")])
+def test_a_level_that_the_model_has_not_counts_as_the_closest(effort: Any, level: str) -> None:
+    chat = ChatBody(messages=[{"role": "user", "content": "a"}], reasoning_effort=effort)
+    asked = ResponsesBody(input="a", reasoning={"effort": effort})
+    for source in (
+        chat_generation_of(chat, 9, ServerSettings("demo"), STYLES["channels"]).source,
+        generation_of(asked, [], 9, STYLES["channels"], ServerSettings("demo")).source,
+    ):
+        assert isinstance(source, Conversation)
+        assert source.chat_template_kwargs == {"reasoning_effort": level}
 
 
 def test_reasoning_is_an_item_of_a_response(channels: Talking) -> None:

@@ -23,8 +23,9 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
 
 
 class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object, or JSON of the schema ``value``, which Hugging Face's client sends for ``json_schema``."""
+    """Any JSON object, or JSON of a schema: ``schema`` of llama.cpp, or ``value`` of Hugging Face's client."""
 
+    schema: dict[str, Any] | None = None
     value: dict[str, Any] | None = None
 
 
@@ -64,7 +65,8 @@ def form_of(body: FormBody, defaults: FormDefaults) -> tuple[FormField, Structur
     """
     requested: dict[FormField, dict[str, Any]] = {}
     if isinstance(body.response_format, JsonObjectFormat):
-        schema = body.response_format.value
+        wanted = body.response_format
+        schema = wanted.value if wanted.schema is None else wanted.schema
         requested[_RESPONSE_FORMAT] = {"json_object": True} if schema is None else {"json": schema}
     elif isinstance(body.response_format, JsonSchemaFormat):
         requested[_RESPONSE_FORMAT] = {"json": body.response_format.json_schema.schema}

@@ -12,18 +12,19 @@ from ...requests.structured_outputs import StructuredOutputsParams
 from ..forms import field_of
 from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
-from ..reasoning import NO_REASONING, styled
+from ..reasoning import checked_effort, styled
 from ..server_fields import SAMPLING, draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import ToolChoice
+from ..turns import omitted
 from .bodies import ChatBody, CompletionBody, SamplingBody, TokenizeBody
 from .formats import form_of
-from .inert_fields import INERT
 
 _TAKEN = (
     *SAMPLING, "stop", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "include_stop_str_in_output", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
+_NOT_READ = {"image_url": "image", "video_url": "video", "input_audio": "audio", "file": "file"}  # parts of results
 _DIGITS = 19
 COMPLETION_TOKENS = 16  # OpenAI's default max_tokens for completions
 
@@ -115,19 +116,34 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
 
 
 def _conversation(body: ChatBody, style: AnswerStyle, settings: ServerSettings) -> Conversation:
-    effort = body.reasoning_effort
-    if effort not in style.efforts and not (effort == NO_REASONING and style.thought_switch):
-        INERT.require_neutral("reasoning_effort", effort)
     tools, must_call, max_calls = _tool_choice(body).among(_tools(body))
     conversation = Conversation(
-        body.messages,
+        readable(body.messages),
         tools,
         body.documents,
         must_call=must_call,
         max_calls=max_calls,
         **template_fields(body, settings),
     )
-    return styled(conversation, style, effort)
+    return styled(conversation, style, checked_effort(body.reasoning_effort, "reasoning_effort"))
+
+
+def readable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with a text in place of images and other media in the results of tools.
+
+    Results stay in the conversation, so refusing them would end it. In other messages, the engine refuses media.
+    """
+    return [
+        {**each, "content": [_as_text(part) for part in each["content"]]}
+        if isinstance(each, dict) and each.get("role") == "tool" and isinstance(each.get("content"), list)
+        else each
+        for each in messages
+    ]
+
+
+def _as_text(part: Any) -> Any:
+    kind = _NOT_READ.get(str(part.get("type"))) if isinstance(part, dict) else None
+    return part if kind is None else {"type": "text", "text": omitted(kind)}
 
 
 def template_fields(body: ChatBody | TokenizeBody, settings: ServerSettings) -> dict[str, Any]:

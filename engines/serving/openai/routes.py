@@ -25,7 +25,7 @@ from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body
 from .chat_answer import ChatAnswer
 from .formats import ERROR_FIELDS
 from .inert_fields import INERT_IN_CHAT
-from .options import ResponseOptions, generation_of, template_fields
+from .options import ResponseOptions, generation_of, readable, template_fields
 from .rendering import CompletionAnswer
 
 
@@ -74,7 +74,9 @@ async def tokenize(request: Request) -> Response:
         INERT_IN_CHAT.require_neutral("add_special_tokens", body.add_special_tokens)
 
     if body.prompt is None:
-        conversation = Conversation(body.messages or [], body.tools or (), **template_fields(body, state.settings))
+        conversation = Conversation(
+            readable(body.messages or []), body.tools or (), **template_fields(body, state.settings)
+        )
         tokens = await prompt_ids(state, conversation)
     else:
         encode = partial(

@@ -65,6 +65,7 @@ class MessageItem(Struct, forbid_unknown_fields=True):
     status: str | None = None
     phase: str | None = None
     end_turn: bool | None = None
+    internal_chat_message_metadata_passthrough: Any = None
 
 
 class FunctionCallItem(Struct, forbid_unknown_fields=True):
@@ -75,6 +76,7 @@ class FunctionCallItem(Struct, forbid_unknown_fields=True):
     arguments: str
     id: str | None = None
     status: str | None = None
+    internal_chat_message_metadata_passthrough: Any = None
 
 
 class FunctionOutputItem(Struct, forbid_unknown_fields=True):
@@ -84,6 +86,8 @@ class FunctionOutputItem(Struct, forbid_unknown_fields=True):
     output: str | list[Any]
     id: str | None = None
     status: str | None = None
+    name: Any = None
+    internal_chat_message_metadata_passthrough: Any = None
 
 
 class ReasoningItem(Struct, forbid_unknown_fields=True):
@@ -94,6 +98,7 @@ class ReasoningItem(Struct, forbid_unknown_fields=True):
     encrypted_content: str | None = None
     id: str | None = None
     status: str | None = None
+    internal_chat_message_metadata_passthrough: Any = None
 
 
 class TextPart(Struct, forbid_unknown_fields=True):

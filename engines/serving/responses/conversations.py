@@ -17,11 +17,11 @@ from ..generation import Conversation, Generation, sampling_params
 from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
-from ..reasoning import LEVELS, NO_REASONING, styled
+from ..reasoning import checked_effort, styled
 from ..server_fields import draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
-from ..turns import Turns
+from ..turns import Turns, omitted
 from .bodies import (
     INCLUDES,
     INERT_IN_REASONING,
@@ -51,6 +51,7 @@ _ITEMS: dict[str, type[Struct]] = {
 }
 _INPUT: dict[str, type[TextPart | RefusalPart]] = {"input_text": TextPart}
 _PARTS: dict[str, type[TextPart | RefusalPart]] = {**_INPUT, "output_text": TextPart, "refusal": RefusalPart}
+_NOT_READ = {"input_image": "image", "input_file": "file"}  # parts of results
 _REASONING: dict[str, type[TextPart | RefusalPart]] = {"reasoning_text": TextPart, "text": TextPart}
 _FORMATS: dict[str, type[Struct]] = {"text": AnyText, "json_object": AnyObject, "json_schema": NamedSchema}
 _TEXT_FORMAT = FormField("text.format", schema="text.format.schema")
@@ -110,7 +111,7 @@ def conversation_of(body: ResponsesBody, before: Sequence[Item], style: AnswerSt
         max_calls=max_calls,
         add_generation_prompt=not messages or _is_answerable(messages[-1]),
     )
-    return styled(conversation, style, _effort(body.reasoning, style))
+    return styled(conversation, style, _effort(body.reasoning))
 
 
 def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None:
@@ -139,7 +140,7 @@ def _add(turns: Turns, raw_item: Any, path: str) -> None:
     elif isinstance(item, FunctionCallItem):
         turns.call(item.call_id, item.name, item.arguments)
     elif isinstance(item, FunctionOutputItem):
-        turns.answer_call(item.call_id, _text(item.output, _INPUT, f"{path}.output"))
+        turns.answer_call(item.call_id, _result(item.output, f"{path}.output"))
     elif isinstance(item, ReasoningItem):
         thought = _text(item.content or [], _REASONING, f"{path}.content")
         if thought := thought or opened(item.encrypted_content):
@@ -151,6 +152,17 @@ def _text(content: str | list[Any], kinds: Mapping[str, type[TextPart | RefusalP
         return content
     parts = [parse_variant(each, kinds, f"{path}[{at}]") for at, each in enumerate(content)]
     return "\n".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in parts)
+
+
+def _result(output: str | list[Any], path: str) -> str:
+    """Return the result of a tool. It stays in the conversation, so images and files are omitted and not refused."""
+    if isinstance(output, str):
+        return output
+    texts = []
+    for at, each in enumerate(output):
+        kind = _NOT_READ.get(str(each.get("type"))) if isinstance(each, dict) else None
+        texts.append(omitted(kind) if kind else parse_variant(each, {"input_text": TextPart}, f"{path}[{at}]").text)
+    return "\n".join(texts)
 
 
 def opaque_reasoning(thought: str) -> str:
@@ -209,22 +221,14 @@ def _format(text: dict[str, Any] | None) -> tuple[FormField, dict[str, Any]] | N
     return (_TEXT_FORMAT, {"json_object": True}) if isinstance(wanted, AnyObject) else None
 
 
-def _effort(reasoning: dict[str, Any] | None, style: AnswerStyle) -> str | None:
-    """Return the level of reasoning, which models without levels ignore. Raises ``HttpRefusal`` for another."""
+def _effort(reasoning: dict[str, Any] | None) -> str | None:
+    """Return the level of reasoning. Raises ``HttpRefusal`` for another."""
     left = INERT_IN_REASONING.left_out(reasoning or {}, ("effort",), "reasoning")
     effort: str | None = left.pop("effort", None)
     if left:
         name = next(iter(left))[:100]
         raise HttpRefusal(400, f"invalid request body: unknown field `{name}` in reasoning", param="reasoning")
-    known = (*LEVELS, *(() if style.efforts else (NO_REASONING,)))
-    if effort is not None and effort not in known:
-        raise HttpRefusal(
-            400,
-            f"reasoning.effort must be one of {', '.join(known)} for this model",
-            param="reasoning.effort",
-            code="unsupported_parameter",
-        )
-    return effort
+    return checked_effort(effort, "reasoning.effort")
 
 
 def _check_includes(names: Sequence[str]) -> None:

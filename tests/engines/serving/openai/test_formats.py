@@ -13,6 +13,8 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.serving.openai.bodies import CompletionBody, body_of
+from peagle.engines.serving.openai.options import generation_of
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
 from peagle.engines.serving.structured_outputs_config import FormDefaults
@@ -72,6 +74,15 @@ def test_client_parses_answers_into_its_types(client: OpenAI) -> None:
         model=MODEL, messages=MESSAGES, response_format=Counted, max_tokens=200, temperature=0
     )
     assert isinstance(answer.choices[0].message.parsed, Counted)
+
+
+@pytest.mark.parametrize("name", ["schema", "value"])
+def test_a_json_object_may_have_a_schema(name: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}}
+    raw = json.dumps({"prompt": "a", "response_format": {"type": "json_object", name: schema}}).encode()
+    params = generation_of(body_of(raw, CompletionBody), 100, ServerSettings("m")).params
+    assert params.structured_outputs is not None
+    assert params.structured_outputs.json == json.dumps(schema)
 
 
 def test_any_json_object_can_be_requested(client: OpenAI) -> None:
@@ -196,7 +207,7 @@ def test_a_schema_at_the_limit_of_levels_is_followed(client: OpenAI) -> None:
         ({"response_format": {}}, "type", "type"),
         ({"response_format": {"type": "json_schema"}}, "json_schema", "json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "schema", "schema"),
-        ({"response_format": {"type": "json_object", "schema": {}}}, "schema", "schema"),
+        ({"response_format": {"type": "json_object", "colour": {}}}, "colour", "colour"),
         (
             {"response_format": _schema({"type": "strin"})},
             "response_format",

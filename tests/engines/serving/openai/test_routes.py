@@ -498,6 +498,19 @@ def test_models_have_the_fields_of_vllm_s(server: Server, served_engine: Engine)
     assert (listed["root"], listed["parent"]) == (model_name(served_engine.manifest, served_engine.folder), None)
 
 
+def test_media_in_results_of_tools_are_omitted(server: Server) -> None:
+    def counted(role: str, part: dict[str, Any]) -> tuple[int, Any]:
+        messages = [*MESSAGES, {"role": role, "content": [part], "tool_call_id": "a"}]
+        status, _, content = call(server, "POST", "/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+        return status, json.loads(content).get("usage", {}).get("prompt_tokens")
+
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    text = {"type": "text", "text": "[image omitted: this model reads only text]"}
+    assert counted("tool", image) == counted("tool", text)
+    assert counted("tool", text)[0] == 200
+    assert counted("user", image)[0] == 400
+
+
 def test_hugging_face_s_client_chats_and_streams(server: Server, client: OpenAI) -> None:
     hugging = InferenceClient(base_url=f"{server.url}/v1")
     own = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=12, temperature=0)

@@ -234,6 +234,30 @@ def test_output_items_are_input_items(calling_server: Server) -> None:
 # -------------------------------------------------------------------------------------------------------- tools
 
 
+def test_images_and_files_in_results_are_omitted(calling_server: Server) -> None:
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+        {"type": "input_file", "file_data": "AA=="},
+    ]
+    texts = ["a", "[image omitted: this model reads only text]", "[file omitted: this model reads only text]"]
+    told = [
+        answer(calling_server, input=[USER, CALL, {"type": "function_call_output", "call_id": "a", "output": output}])
+        for output in (parts, "\n".join(texts))
+    ]
+    assert comparable(told[0]) == comparable(told[1])
+    image = [USER, CALL, {"type": "function_call_output", "call_id": "a", "output": [{"type": "output_audio"}]}]
+    assert ask(calling_server, input=image)[1]["error"]["param"] == "input[2].output[0]"
+
+
+def test_fields_of_agents_in_items_are_ignored(calling_server: Server) -> None:
+    own: dict[str, Any] = {"internal_chat_message_metadata_passthrough": {"turn_id": "a"}}
+    result = {"type": "function_call_output", "call_id": "a", "output": "b"}
+    plain = [USER, CALL, result]
+    marked = [{**USER, **own}, {**CALL, **own}, {**result, **own, "name": "weather"}]
+    assert comparable(answer(calling_server, input=marked)) == comparable(answer(calling_server, input=plain))
+
+
 def test_a_call_is_an_item_of_its_own(calling_server: Server) -> None:
     told = answer(calling_server, tools=[TOOL], **written(f"I look.\n{calling('C')}\n{calling('F')}"))
     text, *calls = told["output"]
