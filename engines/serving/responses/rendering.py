@@ -110,6 +110,11 @@ class ResponseAnswer(Renderer):
         response = self._finished(choices)
         yield self._event(f"response.{response['status']}", response=response)
 
+    def refused(self, refusal: HttpRefusal) -> Iterator[bytes]:
+        """Yield the whole stream of a response that could not begin."""
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield from self.failure(refusal)
+
     def failure(self, refusal: HttpRefusal) -> Iterator[bytes]:
         """Yield the response with the error."""
         error = {"code": refusal.code or refusal.kind, "message": refusal.message}

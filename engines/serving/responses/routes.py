@@ -13,11 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ....plugins.errors import PeagleError
+from ..access import REFUSAL
 from ..answering import answer, json_response
 from ..api_face import ApiFace, BodyRoute
 from ..generation import Conversation, Generation, answer_style, prompt_ids
 from ..openai_error import error_body
-from ..problems import HttpRefusal
+from ..problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, ResponsesBody, body_of
@@ -46,7 +48,17 @@ async def create(request: Request) -> Response:
         return generation, ResponseAnswer(body, before, state.settings.model, count, state.answers.put)
 
     # A body may have so many items that they would hold up other requests.
-    return await answer(state, request, *await run_in_threadpool(prepared))
+    generation, renderer = await run_in_threadpool(prepared)
+    try:
+        return await answer(state, request, generation, renderer)
+    except (HttpRefusal, PeagleError) as error:
+        refusal = RESPONSES.refusal_of(error)
+        if not generation.streams or refusal.code != CONTEXT_LENGTH_EXCEEDED:
+            raise
+        # Agents shorten the conversation only if they read this code in an event.
+        request.scope[REFUSAL] = refusal
+        state.metrics.refuse(refusal.status)
+        return Response(b"".join(renderer.refused(refusal)), media_type=renderer.stream_type)
 
 
 async def count_input(request: Request) -> Response:

@@ -533,7 +533,6 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         ({"tool_choice": "some"}, "tool_choice", "tool_choice must be"),
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice", "'allowed_tools'"),
         ({"max_output_tokens": 0}, "max_output_tokens", "1 or more"),
-        ({"max_output_tokens": 10**6}, "max_output_tokens", "context length"),
         ({"temperature": -1}, "temperature", "temperature"),
         ({"previous_response_id": "resp_gone"}, "previous_response_id", "not found"),
         ({"conversation": "conv_1"}, "conversation", "not supported"),
@@ -577,6 +576,20 @@ def test_a_stored_response_is_not_streamed(server: Server) -> None:
 def test_a_prompt_that_is_too_long_has_its_code(server: Server) -> None:
     status, told = ask(server, input=PROMPT * 600)
     assert (status, told["error"]["code"], told["error"]["param"]) == (400, "context_length_exceeded", "input")
+    status, told = ask(server, max_output_tokens=10**6)
+    code, param = "context_length_exceeded", "max_output_tokens"
+    assert (status, told["error"]["code"], told["error"]["param"]) == (400, code, param)
+
+
+@pytest.mark.parametrize("fields", [{"input": PROMPT * 600}, {"max_output_tokens": 10**6}])
+def test_a_stream_that_is_too_long_for_the_context_fails_with_an_event(server: Server, fields: dict[str, Any]) -> None:
+    status, headers, content = call(server, "POST", "/v1/responses", {**MINIMAL, **fields, "stream": True})
+    assert (status, headers["content-type"].split(";")[0]) == (200, "text/event-stream")
+    created, failed = events(content)
+    assert (created["type"], failed["type"]) == ("response.created", "response.failed")
+    assert failed["response"]["error"]["code"] == "context_length_exceeded"
+    assert failed["response"]["id"] == created["response"]["id"]
+    assert call(server, "GET", f"/v1/responses/{failed['response']['id']}")[0] == 404
 
 
 def test_a_stream_says_that_it_goes_on_while_nothing_is_written(
