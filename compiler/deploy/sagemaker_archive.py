@@ -23,6 +23,7 @@ from ..store.atomic_files import flush_tree, require_space, writing
 from ..store.destination import require_name, require_outside_engines
 from ..store.leftovers import clear_leftovers
 from ..store.publish import temporary_folder
+from .reading_engine import reading
 
 SUFFIX = ".tar.gz"
 
@@ -38,32 +39,32 @@ class Archive:
 
 
 def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, force: bool) -> Archive:
-    """Check an engine folder and write it atomically as ``out``.
+    """Check an engine folder and write it atomically as ``out``. Commands that change the engine wait until the end.
 
     ``level`` is gzip's, 0 to 9. With the same zlib version, the same engine and level give the same bytes (at level 0,
     with any version). Files that do not belong to the engine are omitted. Raises ``UsageError`` for an invalid ``out``
     or, without ``force``, an existing one; ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
     require_free(out, force=force)
-    manifest = Manifest.read(engine)
-    size = sum(entry.size for entry in manifest.files.values())
-    with progress.step("check the engine", size) as advance:
-        check_files(manifest.files, engine, advance=advance)
-    names = sorted({FILE_NAME, *manifest.files})
-    with writing(out.parent, size):
-        final = Path(os.path.realpath(out))
-        final.parent.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(final.parent)
-        require_space(final.parent, size)
-        with temporary_folder(final) as aside:
-            ready = aside / final.name
-            with progress.step("write the archive", size) as advance, ready.open("xb") as file:
-                _write(engine, names, file, level, advance)
-            interrupts.check()
-            flush_tree(aside)
-            require_free(out, force=force)
-            entry = FileEntry.of(ready)
-            ready.replace(final)
+    with reading(engine) as manifest:
+        size = sum(entry.size for entry in manifest.files.values())
+        with progress.step("check the engine", size) as advance:
+            check_files(manifest.files, engine, advance=advance)
+        names = sorted({FILE_NAME, *manifest.files})
+        with writing(out.parent, size):
+            final = Path(os.path.realpath(out))
+            final.parent.mkdir(parents=True, exist_ok=True)
+            clear_leftovers(final.parent)
+            require_space(final.parent, size)
+            with temporary_folder(final) as aside:
+                ready = aside / final.name
+                with progress.step("write the archive", size) as advance, ready.open("xb") as file:
+                    _write(engine, names, file, level, advance)
+                interrupts.check()
+                flush_tree(aside)
+                require_free(out, force=force)
+                entry = FileEntry.of(ready)
+                ready.replace(final)
     return Archive(out, entry, manifest, size)
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock a file or folder, waiting if necessary. Raises ``FileNotFoundError`` if it disappears in the meantime."""
-    while (descriptor := _open(path, fcntl.LOCK_EX)) is None:
-        pass  # another file took its name during the wait
-    try:
+    with _waiting(path, fcntl.LOCK_EX):
         yield
-    finally:
-        os.close(descriptor)
+
+
+@contextmanager
+def locked_for_reading(path: Path) -> Iterator[None]:
+    """Lock a file or folder against changes, together with other readers. Waits and raises as ``locked`` does."""
+    with _waiting(path, fcntl.LOCK_SH):
+        yield
 
 
 @contextmanager
@@ -81,6 +84,16 @@ class SharedLock:
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
+
+
+@contextmanager
+def _waiting(path: Path, how: int) -> Iterator[None]:
+    while (descriptor := _open(path, how)) is None:
+        pass  # another file took its name during the wait
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _open(path: Path, how: int) -> int | None:

@@ -23,6 +23,7 @@ from ...store.destination import require_name, require_outside_engines
 from ...store.leftovers import clear_leftovers
 from ...store.locks import locked
 from ...store.publish import temporary_folder
+from ..reading_engine import reading
 from .model_folders import ENGINE, model_folders
 from .options import RepositoryOptions
 
@@ -48,29 +49,29 @@ def write_repository(
     ``UsageError`` for invalid options and, without ``force``, for model folders with other content;
     ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
-    manifest = Manifest.read(engine)
-    options.require_possible(manifest)
-    require_name(repository)
-    size = sum(entry.size for entry in manifest.files.values())
-    with progress.step("check the engine", size) as advance:
-        check_files(manifest.files, engine, advance=advance)
-    source = _Engine(engine, manifest)
-    with writing(repository, size):
-        final = Path(os.path.realpath(repository))
-        require_outside_engines(final / options.name, f"--repository {repository}")
-        plans = []
-        for name, texts in model_folders(options, manifest).items():
-            holds_engine = name == options.name
-            plans.append(_plan(final / name, texts, source if holds_engine else None, options))
-        final.mkdir(parents=True, exist_ok=True)
-        with locked(final):  # another run may be writing the same models
-            for plan in plans:
-                plan.require_free(engine, force=force)
-            changed = [plan for plan in plans if not plan.exists()]
-            if changed:
-                clear_leftovers(final)
-            for plan in changed:
-                plan.publish(progress)
+    with reading(engine) as manifest:
+        options.require_possible(manifest)
+        require_name(repository)
+        size = sum(entry.size for entry in manifest.files.values())
+        with progress.step("check the engine", size) as advance:
+            check_files(manifest.files, engine, advance=advance)
+        source = _Engine(engine, manifest)
+        with writing(repository, size):
+            final = Path(os.path.realpath(repository))
+            require_outside_engines(final / options.name, f"--repository {repository}")
+            plans = []
+            for name, texts in model_folders(options, manifest).items():
+                holds_engine = name == options.name
+                plans.append(_plan(final / name, texts, source if holds_engine else None, options))
+            final.mkdir(parents=True, exist_ok=True)
+            with locked(final):  # another run may be writing the same models
+                for plan in plans:
+                    plan.require_free(engine, force=force)
+                changed = [plan for plan in plans if not plan.exists()]
+                if changed:
+                    clear_leftovers(final)
+                for plan in changed:
+                    plan.publish(progress)
     engine_path = options.path if options.placing == "path" else f"1/{ENGINE}"
     return WrittenModels(
         repository, tuple(p.folder.name for p in plans), tuple(p.folder.name for p in changed), engine_path

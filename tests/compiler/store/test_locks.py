@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.store.locks import SharedLock, locked, locked_file, locked_if_free
+from peagle.compiler.store.locks import SharedLock, locked, locked_file, locked_for_reading, locked_if_free
 from tests.attacks.world import guarded
 
 SECONDS = 30.0
@@ -25,6 +25,12 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
         assert not is_free(tmp_path)
     with locked_if_free(tmp_path) as free:
         assert free
+        assert not is_free(tmp_path)
+    assert is_free(tmp_path)
+
+
+def test_readers_share_a_lock_that_excludes_changes(tmp_path: Path) -> None:
+    with locked_for_reading(tmp_path), locked_for_reading(tmp_path):
         assert not is_free(tmp_path)
     assert is_free(tmp_path)
 
