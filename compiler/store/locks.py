@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ...plugins.errors import EnvironmentProblem
+
+_WITHOUT_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 
 
 @contextmanager
@@ -42,7 +47,10 @@ def locked_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Try to lock a file or folder, and yield whether that succeeded. Links are never locked."""
+    """Try to lock a file or folder, and yield whether that succeeded. Links are never locked.
+
+    Raises ``EnvironmentProblem`` on a file system without locks, where nothing would ever be free.
+    """
     try:
         descriptor = _open(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -61,7 +69,7 @@ class SharedLock:
         """Raises ``OSError`` if the folder does not exist."""
         self._folder = folder
         self._descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        _lock(self._descriptor, folder, fcntl.LOCK_SH)
 
     def claim(self) -> bool:
         """Make the lock exclusive if no other object holds the folder, else keep it shared; return whether it is.
@@ -69,7 +77,7 @@ class SharedLock:
         A folder that was replaced under its path cannot be claimed: the lock is that of the old one.
         """
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor, self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(self._descriptor, self._folder):
                 return True
         except (BlockingIOError, FileNotFoundError):
@@ -79,7 +87,7 @@ class SharedLock:
 
     def share(self) -> None:
         """Make the lock shared again."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        _lock(self._descriptor, self._folder, fcntl.LOCK_SH)
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -98,9 +106,13 @@ def _waiting(path: Path, how: int) -> Iterator[None]:
 
 def _open(path: Path, how: int) -> int | None:
     """Open and lock ``path``; None if the name refers to another file by then. Links are not followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # opening a pipe would block
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe would block
     try:
-        fcntl.flock(descriptor, how)
+        descriptor = os.open(path, os.O_RDWR | flags)  # NFS locks no file exclusively that is open for reading alone
+    except IsADirectoryError:
+        descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        _lock(descriptor, path, how)
         if _is_at(descriptor, path):
             return descriptor
     except BaseException:
@@ -108,6 +120,21 @@ def _open(path: Path, how: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _lock(descriptor: int, path: Path, how: int) -> None:
+    """Lock an opened file. Raises ``EnvironmentProblem`` if its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+        raise EnvironmentProblem(
+            f"cannot lock {path}",
+            why=f"its file system has no locks: {error.strerror}",
+            fix="use a folder on a local disk (for a build: --out, and PEAGLE_CACHE for the cache), "
+            "or enable locks where the file system is mounted",
+        ) from error
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import stat
 import threading
 from pathlib import Path
 
 import pytest
 
 from peagle.compiler.store.locks import SharedLock, locked, locked_file, locked_for_reading, locked_if_free
+from peagle.plugins.errors import EnvironmentProblem
 from tests.attacks.world import guarded
 
 SECONDS = 30.0
@@ -92,3 +96,40 @@ def test_pipe_instead_of_a_lock_does_not_block(tmp_path: Path) -> None:
         assert not is_free(tmp_path / "x.lock")
     with guarded(SECONDS):
         assert is_free(tmp_path / "x.lock")
+
+
+def test_files_are_locked_where_that_takes_a_descriptor_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS locks files so, while locks of its folders stay on this machine."""
+    flock = fcntl.flock
+
+    def flock_of_nfs(descriptor: int, how: int) -> None:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if is_file and how & fcntl.LOCK_EX and mode == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
+    path = tmp_path / "key.lock"
+    with locked_file(path):
+        assert not is_free(path)
+    assert is_free(path)
+    with locked(tmp_path):
+        assert not is_free(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_reported(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for lock in (locked_file, locked, locked_if_free):  # the first creates the file
+        with pytest.raises(EnvironmentProblem, match="cannot lock") as caught, lock(tmp_path / "key.lock"):
+            pass
+        assert "key.lock" in caught.value.what
+        assert "PEAGLE_CACHE" in caught.value.fix
+    with pytest.raises(EnvironmentProblem, match="cannot lock"):
+        SharedLock(tmp_path)
