@@ -63,7 +63,11 @@ def _value(hint: Any, data: Any, problems: list[str], path: str) -> Any:
     if type(data) is hint:  # exact: JSON true is not the integer 1
         return data
     if hint is float and type(data) is int:
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            problems.append(f"{path} is larger than any float")
+            return None
     problems.append(f"{path} must be {hint.__name__}, not {_kind(data)}")
     return None
 

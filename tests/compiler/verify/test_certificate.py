@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.compiler.bundled.prompts import varied_prompts
+from peagle.compiler.verify import certificate
 from peagle.compiler.verify.certificate import (
     Certificate,
     ComparedEngine,
@@ -123,6 +124,16 @@ def test_another_file_is_refused_and_kept(content: str, tmp_path: Path) -> None:
         Certificate.read(other)
     assert "choose another file" in caught.value.fix
     assert other.read_text() == content
+
+
+def test_number_larger_than_any_float_is_named(path: Path) -> None:
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    changed = next(each for each in content["comparisons"] if each["divergences"])
+    changed["divergences"][0]["margin"] = 10**400
+    path.write_text(json.dumps({**content, "sha256": certificate._sha256(content)}))
+    with pytest.raises(UsageError, match="margin is larger than any float"):
+        Certificate.read(path)
 
 
 def test_a_changed_record_is_distinguished_from_another_file(path: Path) -> None:

@@ -274,6 +274,15 @@ def test_every_wrong_type_is_named_at_once(engine: Path) -> None:
         assert name in why
 
 
+def test_number_larger_than_any_float_is_named(engine: Path) -> None:
+    measured = Speculation(5, 8, None, adapts=True, measured=MeasuredRounds((1.0, 1.5), (1.0, 1.25)))
+    replace(Manifest.read(engine), speculation=measured, format_version=8).write(engine)
+    content = json.loads((engine / FILE_NAME).read_text())
+    content["speculation"]["measured"]["costs"][1] = 10**400
+    (engine / FILE_NAME).write_text(json.dumps(content))
+    assert "speculation.measured.costs[1] is larger than any float" in refusal(engine).why
+
+
 def test_adaptive_k_is_stored(engine: Path) -> None:
     manifest = Manifest.read(engine)
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
