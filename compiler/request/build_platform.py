@@ -94,7 +94,7 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     choice = choose_backend(options.name, request.precision.name, options.gpus, machine, request.pair.model)
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(options.gpus, request.plans)
-        lowering, missing = _on_cpu(options.lowering, request.precision.name)
+        lowering, missing = lowering_on_cpu(options.lowering, request.precision.name)
         lowering_with_experts(lowering, options.experts)
         return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, missing)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
@@ -115,7 +115,7 @@ def costs_without_kernels(why: str, fix: str) -> str:
     return f"{why}: falling back to ONNX Runtime's own kernels, which verify drafts more slowly; {fix}"
 
 
-def _on_cpu(requested: str | None, precision: str | None) -> tuple[Lowering, str]:
+def lowering_on_cpu(requested: str | None, precision: str | None) -> tuple[Lowering, str]:
     """Return the lowering for ONNX Runtime, and a warning.
 
     Unless one is ``requested`` for, this is the lowering for the CPU kernels if they support the precision and can be

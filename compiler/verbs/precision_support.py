@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering
-from ...plugins.errors import EnvironmentProblem
+from ...graphs.lowering import TENSORRT, Lowering
 from ...plugins.tensorrt.products import PRODUCTS
 from ..hardware.gpus import sm_name, why_unsupported
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available, unsupported_reason
 from ..precision.recipes import RECIPES, is_emulated_format
+from ..request.build_platform import lowering_on_cpu
 from ..request.request import ONNXRUNTIME
 
 
@@ -31,20 +31,10 @@ def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
     ONNX Runtime's is on this CPU, and a TensorRT product's on all GPUs for which it builds here.
     """
     if backend == ONNXRUNTIME:
-        lowering = CPU if _has_compiler() else ORT
+        lowering, _ = lowering_on_cpu(None, None)
         return tuple(_on_cpu(name, lowering) for name in RECIPES)
     sms = PRODUCTS[backend].sms or tuple(sorted(set(machine.sms)))
     return tuple(_on_gpus(name, sms, machine.why_no_gpu) for name in RECIPES)
-
-
-def _has_compiler() -> bool:
-    """Return True if a build here can compile the CPU kernels."""
-    from ...plugins.cpu.compile import find_compilers
-
-    try:
-        return bool(find_compilers())
-    except EnvironmentProblem:
-        return False
 
 
 def _on_cpu(precision: str, lowering: Lowering) -> PrecisionSupport:

@@ -128,7 +128,7 @@ def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.
 
 
 def test_every_cpu_precision_is_described(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a file are multiplied only with kernels that this machine can compile."""
+    """The blocks of a file are multiplied only with kernels that a build here compiles."""
 
     def of_doctor() -> str:
         (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
@@ -140,6 +140,9 @@ def test_every_cpu_precision_is_described(cli: Run, monkeypatch: pytest.MonkeyPa
     rest = "fp8, mxfp8 emulated; not fp16, bf16 (ONNX Runtime computes in fp32 on a CPU)"
     monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda: [SimpleNamespace(command=["c++"])])
     assert f"yes: fp32, int8, int4, stored; {rest}" in of_doctor()
+    with monkeypatch.context() as patch:
+        patch.setenv("PEAGLE_CPU_KERNELS", "off")
+        assert f"yes: fp32, int8, int4; {rest}; not stored (only this project's CPU kernels compute" in of_doctor()
     monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", nothing)
     assert f"yes: fp32, int8, int4; {rest}; not stored (only this project's CPU kernels compute" in of_doctor()
 
