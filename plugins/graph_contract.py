@@ -27,7 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 SCALE_BYTES = 2  # bytes per position and head of an int8 cache
-KEPT = ("float16", "int8")  # narrower cache types that the CPU kernel of CachedAttention accepts
+_SCALED = "int8"  # the cache type with these bytes
+KEPT = ("float16", _SCALED)  # narrower cache types that the CPU kernel of CachedAttention accepts
 WIDE = "wide"  # placeholder for the type that the graph was traced in
 
 
@@ -106,7 +107,7 @@ def cache_names(layers: int) -> tuple[str, ...]:
 
 def cache_width(head_dim: int, dtype: str) -> int:
     """Return the number of elements per position and head of a cache of this type."""
-    return head_dim + SCALE_BYTES if dtype == "int8" else head_dim
+    return head_dim + SCALE_BYTES if dtype == _SCALED else head_dim
 
 
 def is_cache(name: str) -> bool:

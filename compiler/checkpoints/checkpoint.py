@@ -49,7 +49,8 @@ class Checkpoint:
 
     ``source`` is the folder or file that it was read from. ``format`` names the storage format of the weights;
     ``companions`` are the scales that the format consumed, by stored name. ``gguf`` is the header of a GGUF file.
-    ``states`` are those of the weight files before the first byte was read.
+    ``states`` are those of the weight files before the first byte was read. ``expert_blocks`` is the type of the blocks
+    (``MXFP4``) that the routed experts of a folder are stored in; empty for none.
     """
 
     source: Path
@@ -59,6 +60,7 @@ class Checkpoint:
     format: str
     gguf: GgufHeader | None = None
     states: Mapping[Path, FileState] = field(default_factory=dict)
+    expert_blocks: str = ""
 
     @classmethod
     def open(cls, source: Path) -> Checkpoint:
@@ -102,7 +104,7 @@ class Checkpoint:
         problems.raise_any()  # scales in missing shards would be reported as further problems
         view = form.view(stored, settings, problems)
         problems.raise_any()
-        return cls(folder, config, view.tensors, view.companions, form.name, states=states)
+        return cls(folder, config, view.tensors, view.companions, form.name, states=states, expert_blocks=form.blocks)
 
     @property
     def folder(self) -> Path:

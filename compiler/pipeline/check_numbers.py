@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError
+from ...plugins.number_formats import BF16, FP32
 from ..bundled.prompts import default_prompts
 from ..hardware.cpu_in_use import computed_on
 from ..store.stages import Stage
@@ -45,12 +46,12 @@ def require_finite(component: str, logits: Sequence[np.ndarray[Any, Any]], manif
     if not bad:
         return
     kinds = set(manifest.precision.values())
-    if kinds == {"fp32"}:
+    if kinds == {FP32.name}:
         why, fix = "the checkpoint is probably damaged: fp32 does not overflow", "download the checkpoint again"
     else:
         why = f"the weights overflow in this precision, {manifest.precision['recipe']}"
         wider = ["--precision bf16, which has the range of fp32"]
-        wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
+        wider = wider if manifest.backend.gpus and BF16.name not in kinds else []
         fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
     raise BuildError(
         f"{name} does not work: the {component}'s logits are NaN or infinite after {len(bad)} of {len(logits)} prompts",

@@ -320,11 +320,11 @@ def requantization_notes(recipe: Recipe, target: Checkpoint, again: Sequence[str
             f"{target.source.name} has weights that are already quantized to {which}: {recipe.name} quantizes them a "
             f"second time{hint}"
         ]
-    if recipe.experts == recipe.wide or keeps_blocks(recipe.experts) or "mxfp4" not in target.format.lower():
+    if recipe.experts == recipe.wide or keeps_blocks(recipe.experts) or not target.expert_blocks:
         return []
     return [
-        f"the checkpoint's experts are already MXFP4, and are quantized a second time, to {recipe.experts}; "
-        "build_report.json lists the error of each tensor"
+        f"the checkpoint's experts are already {target.expert_blocks}, and are quantized a second time, to "
+        f"{recipe.experts}; build_report.json lists the error of each tensor"
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...plugins.errors import UsageError
-from ...plugins.number_formats import FP8
+from ...plugins.number_formats import FP8, FP32
 from ..console.printing import columns, emit, size
 from .flags.completion import model_names, one_of
 from .flags.shared_flags import Json
@@ -167,7 +167,7 @@ def _sizes(pair: Pair) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("precision", "target weights", "disk to build", "GPUs with enough memory")]
     for each in sizes(pair):
         gpus = ", ".join(each.gpus) or "none of the known GPUs"
-        runs = "none: for ONNX Runtime on a CPU" if each.precision == "fp32" else gpus
+        runs = "none: for ONNX Runtime on a CPU" if each.precision == FP32.name else gpus
         rows.append((each.precision, f"about {size(each.weight_bytes)}", f"about {size(each.disk_bytes)}", runs))
     return rows
 

@@ -14,6 +14,7 @@ from tests.house.tree import ROOT, nodes_of, package_files, parsed, require, wri
 HOMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("ngram", "eagle3", "peagle", "peagle-chain"): ("engines/draft_methods", "graphs/drafters"),
     ("fp8", "mxfp8", "int4"): ("plugins/number_formats", "compiler/checkpoints/formats"),
+    ("int8", "fp32", "fp16", "bf16", "mxfp4"): ("plugins/number_formats", "compiler/checkpoints/formats"),
     ("tags", "channels", "llama"): ("engines/answer_styles",),
     ("tensorrt-rtx", "tensorrt"): ("plugins/tensorrt", "graphs/lowering"),
 }

@@ -48,11 +48,15 @@ class View:
 
 @dataclass(frozen=True)
 class Format:
-    """A storage format for weights. ``view`` reports inconsistencies as problems."""
+    """A storage format for weights. ``view`` reports inconsistencies as problems.
+
+    ``blocks`` is the type of the blocks that routed experts are stored in, as GGUF names it; empty for none.
+    """
 
     name: str
     matches: Callable[[Settings], bool]
     view: Callable[[Stored, Settings, Problems], View]
+    blocks: str = ""
 
 
 def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> Settings:

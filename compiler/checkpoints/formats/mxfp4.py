@@ -115,7 +115,7 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
 def blocks_of_config(config: Mapping[str, Any]) -> str:
     """Return the type of the blocks that a configuration says the routed experts are stored in; empty for none."""
     settings = config.get("quantization_config")
-    return _KIND if isinstance(settings, Mapping) and MXFP4.matches(settings) else ""
+    return MXFP4.blocks if isinstance(settings, Mapping) and MXFP4.matches(settings) else ""
 
 
-MXFP4 = Format("mxfp4", lambda settings: settings.get("quant_method") == "mxfp4", _view)
+MXFP4 = Format("mxfp4", lambda settings: settings.get("quant_method") == "mxfp4", _view, _KIND)

@@ -5,7 +5,7 @@ The results depend on the observed values, not on their order or batching.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RoundedTo = Literal["e4m3", "int8"]
 ROUNDED: Mapping[str, RoundedTo] = {E4M3.numpy: "e4m3", INT8.numpy: "int8"}
 _LARGEST = {"e4m3": E4M3.largest, "int8": INT8.largest}
+_NEAREST: Mapping[str, Callable[[Array], Array]] = {"e4m3": nearest_e4m3, "int8": np.rint}
 
 
 class Observer(Protocol):
@@ -118,9 +119,7 @@ def rounded(values: Array, clip: float, number_format: RoundedTo) -> Array:
     """Round magnitudes to ``number_format`` with ``clip`` as its largest value; float64, saturating."""
     scale = clip / _LARGEST[number_format]
     scaled = np.minimum(values, clip) / scale
-    if number_format == "int8":
-        return np.rint(scaled) * scale
-    return nearest_e4m3(scaled).astype(np.float64) * scale
+    return _NEAREST[number_format](scaled).astype(np.float64) * scale
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from ....graphs.targets.checkpoint_pieces import Array, Shape
 from ....plugins.errors import BuildError
 from ....plugins.number_formats import AFFINE, NUMBER_FORMATS, Scheme
-from ....plugins.number_types import E4M3, FLOAT16, powers_of_two
+from ....plugins.number_types import BFLOAT16, E4M3, FLOAT16, powers_of_two
 from ...checkpoints.formats.fp8_with_scales import Loss
 from . import scale_and_min
 from .codes_of_bf16 import CodesOfBf16, codes_of_bf16, is_bf16, upper_halves
@@ -126,10 +126,12 @@ class Coding:
         return np.where(stored == 0, np.float32(1), stored)  # underflow: all codes are zero
 
     def _require_room(self, rows: Array) -> None:
-        if self.wide == "fp16" and rows.size and abs(rows).max() > FLOAT16.largest:
+        kind = NUMBER_FORMATS[self.wide].number_type
+        has_range = kind.largest >= BFLOAT16.largest  # weights are never that large
+        if not has_range and rows.size and abs(rows).max() > kind.largest:
             raise BuildError(
-                f"{self.name}: values overflow float16 (largest finite value {FLOAT16.largest:.0f})",
-                why="the graph computes in float16",
+                f"{self.name}: values overflow {kind.numpy} (largest finite value {kind.largest:.0f})",
+                why=f"the graph computes in {kind.numpy}",
                 fix="build unquantized with `--precision bf16`, or convert the checkpoint to bfloat16, so that "
                 "quantized recipes compute in bfloat16",
             )

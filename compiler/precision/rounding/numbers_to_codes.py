@@ -8,11 +8,10 @@ import numpy as np
 
 from ....graphs.quantization.quantized_weight import MIDDLE, Codes
 from ....graphs.targets.checkpoint_pieces import Array
+from ....plugins.number_formats import NUMBER_FORMATS
 from ....plugins.number_types import (
     BY_NUMPY,
     E4M3,
-    FLOAT16,
-    FLOAT32,
     INT4,
     INT8,
     UINT4,
@@ -124,7 +123,7 @@ def values_of(codes: Array, scales: Array, kind: Codes) -> Array:
 
 def largest_of(wide: str) -> float:
     """Return the largest value of a wide type."""
-    return (FLOAT16 if wide == "fp16" else FLOAT32).largest
+    return NUMBER_FORMATS[wide].number_type.largest
 
 
 def unusable(scales: Array, codes: Codes, wide: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...number_types import INT8
 from ...op_spec import CpuCase
 from .int8_caches import codes_of
 
@@ -35,10 +36,10 @@ def cpu_cases() -> Iterator[CpuCase]:
         start = np.array([0, 150 - columns])
         tree = rng.random(size=(2, columns, columns)) < 0.5 if columns == 5 else None
         inputs = (*wide, *caches, start, sinks, tree)
-        attributes = {"scale": 0.2, "window": window, "softcap": softcap, "scaled": int(cache_type == "int8")}
+        attributes = {"scale": 0.2, "window": window, "softcap": softcap, "scaled": int(cache_type == INT8.numpy)}
         attributes |= dict.fromkeys(saturates, 1)
         yield CpuCase(inputs, attributes, tolerance=_TOLERANCE)
 
 
 def _as_cached(numbers: NDArray[Any], cache_type: str) -> NDArray[Any]:
-    return codes_of(numbers) if cache_type == "int8" else numbers.astype(cache_type)
+    return codes_of(numbers) if cache_type == INT8.numpy else numbers.astype(cache_type)

@@ -95,6 +95,7 @@ def test_weight_matches_an_independent_dequantization(tmp_path: Path, case: str)
     checkpoint, stored = make(tmp_path, form, shape, **options)
     name = name_of(form)
     assert checkpoint.format == ("plain" if form == "bf16" else form)
+    assert checkpoint.expert_blocks == ("MXFP4" if form == "mxfp4" else "")
     turned = form == "mxfp4"  # stored as [E, out, in]; in memory [E, in, out] if unquantized
     assert checkpoint.shapes == {name: (3, 64, 6) if turned else shape, NORM: (3,)}
     found = checkpoint.read(name)

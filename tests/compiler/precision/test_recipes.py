@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.precision.precision_options import PrecisionOptions
-from peagle.compiler.precision.recipes import RECIPES, emulated, in_words, patterns
+from peagle.compiler.precision.recipes import RECIPES, emulated, in_words, patterns, requantization_notes
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.number_formats import kernels_of
+from tests.gpt_oss_blocks import write_gpt_oss
 
 NARROW = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
 
@@ -116,3 +120,14 @@ def test_matrices_of_a_gguf_file_are_described_as_stored() -> None:
     assert text.startswith("stored: weights, ")
     assert "as stored in the file" in text
     assert " in stored" not in text
+
+
+@pytest.mark.parametrize(
+    ("packed", "name", "notes"), [(True, "int8", 1), (True, "bf16", 0), (False, "int8", 0), (True, "stored", 0)]
+)
+def test_experts_stored_in_blocks_are_quantized_a_second_time_with_a_note(
+    tmp_path: Path, packed: bool, name: str, notes: int
+) -> None:
+    checkpoint = Checkpoint.open(write_gpt_oss(tmp_path, packed=packed))
+    found = requantization_notes(RECIPES[name].on("bf16"), checkpoint, ())
+    assert [note.partition(",")[0] for note in found] == ["the checkpoint's experts are already MXFP4"] * notes

@@ -17,6 +17,7 @@ from peagle.compiler.precision.rounding.numbers_to_codes import (
     block_scales,
     rounded,
     scales_for,
+    unusable,
     values_of,
 )
 from peagle.graphs.quantization.quantized_weight import MIDDLE, Codes
@@ -124,6 +125,13 @@ def test_ties_round_to_even_and_overflow_saturates(kind: Codes) -> None:
     given_, ones = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e30, -1e30], np.float32), np.float32(1)
     codes = rounded(given_, ones, kind).astype(np.int64) - MIDDLE.get(kind, 0)
     assert codes.tolist() == [0, 2, 2, 0, -2, LARGEST[kind], SMALLEST[kind]]
+
+
+def test_scales_are_usable_up_to_the_largest_value_of_the_wide_type() -> None:
+    """BF16 ends just below FP32."""
+    between = np.float32([3.392e38 / LARGEST["float8_e4m3fn"]])
+    assert "overflows bf16" in unusable(between, "float8_e4m3fn", "bf16")
+    assert unusable(between, "float8_e4m3fn", "fp32") == ""
 
 
 def test_e4m3_table_matches_the_type() -> None:
