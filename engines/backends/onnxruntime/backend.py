@@ -35,7 +35,6 @@ from .timed_lanes import TimedLanes
 _MIN_COLUMNS = 2
 _TRIAL_COLUMNS = 24  # in mixture-of-experts graphs, only some tokens show a different summation order
 _REUSED_COLUMNS = 1024  # columns of reused prompt rows; each row has the target's features of all its columns
-_OWN_KERNELS = "cpu"  # name of the lowering
 _WIDE = "fp32"
 
 
@@ -93,8 +92,7 @@ class OnnxRuntimeBackend:
         self._caches = CacheArrays(manifest, num_slots)
         self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length
         self._max_emitted = manifest.max_drafts + 1
-        # The project's kernels accept rows of several columns, and the result of a row depends on no other row.
-        self._supports_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
+        self._supports_rows = supports_rows(manifest, library)
         self.keeps_exactly = self._supports_rows
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
@@ -258,6 +256,14 @@ class OnnxRuntimeBackend:
         row = self._row(self._own, SlotArrays(self._caches, 0), len(ids), emitted)
         row.window.fill(ids, start, draft_len)
         return row
+
+
+def supports_rows(manifest: Manifest, library: Path | None) -> bool:
+    """Return True if one pass can run several rows: the result of a row then depends on no other row.
+
+    This requires the project's kernels and graphs that leave all of a pass to them, which are those that verify trees.
+    """
+    return library is not None and manifest.target.verifies_trees
 
 
 def _rounds(manifest: Manifest) -> bool:

@@ -66,7 +66,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     one_by_one = request.param == "row by row"
     with pytest.MonkeyPatch.context() as patch:
         if one_by_one:
-            patch.setattr(backend, "_OWN_KERNELS", "another")
+            patch.setattr(backend, "supports_rows", lambda *_: False)
         made = Engine.load(folder, max_batch_size=3, threads=1)
     assert made._backend._lanes.takes_rows != one_by_one  # type: ignore[attr-defined]
     return made

@@ -52,7 +52,7 @@ def engine(request: pytest.FixtureRequest, tiny_folder: Path) -> Engine:
     """The tiny engine, with all rows in one pass and with a pass for each."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "row by row":
-            patch.setattr(backend, "_OWN_KERNELS", "another")
+            patch.setattr(backend, "supports_rows", lambda *_: False)
         made = Engine.load(tiny_folder, max_batch_size=3, threads=1)
     assert made._backend._lanes.takes_rows == (request.param == "rows together")  # type: ignore[attr-defined]
     return made

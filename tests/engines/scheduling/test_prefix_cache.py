@@ -24,7 +24,7 @@ SHARED = [[7, 9, 30] * 12, [7, 9, 30] * 7 + [40, 41] * 6, [3] * 50]
 @pytest.fixture(scope="module")
 def row_by_row(tiny_folder: Path) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onnxruntime, "_OWN_KERNELS", "another")
+        patch.setattr(onnxruntime, "supports_rows", lambda *_: False)
         engine = Engine.load(tiny_folder, max_batch_size=3, threads=1, check="sizes")
     assert not engine._backend._lanes.takes_rows  # type: ignore[attr-defined]
     return engine
@@ -262,7 +262,7 @@ def test_memory_is_taken_by_default_where_restored_entries_are_exact(
     monkeypatch.setattr(engines, "free_memory", lambda: 0)
     assert cached() == 0
     monkeypatch.undo()
-    monkeypatch.setattr(onnxruntime, "_OWN_KERNELS", "another")
+    monkeypatch.setattr(onnxruntime, "supports_rows", lambda *_: False)
     assert cached() == 0
     assert cached(prefix_cache_bytes=10**8) == 2 * BLOCK
 

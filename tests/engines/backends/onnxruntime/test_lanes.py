@@ -119,7 +119,7 @@ def test_repeated_prompt_widths_reuse_bindings_and_keep_texts_apart(
     folder: Path, alone: Engine, takes_rows: bool, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not takes_rows:
-        monkeypatch.setattr(backend, "_OWN_KERNELS", "another")
+        monkeypatch.setattr(backend, "supports_rows", lambda *_: False)
     engine = Engine.load(folder, max_batch_size=2, threads=1)
     assert engine._backend._lanes.takes_rows == takes_rows  # type: ignore[attr-defined]
     greedy = SamplingParams(max_tokens=1, ignore_eos=True)  # of which a prompt's pass is all
@@ -141,12 +141,12 @@ def test_repeated_prompt_widths_reuse_bindings_and_keep_texts_apart(
     assert len(bound) == (2 if k else 1)  # the target's, and the drafter's
 
 
-@pytest.mark.parametrize("lowering", ["cpu", "another"])
+@pytest.mark.parametrize("takes_rows", [True, False])
 def test_bound_shapes_keep_neither_logits_nor_ended_requests(
-    folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, takes_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits are large, and every shape of a pass stays bound."""
-    monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
+    monkeypatch.setattr(backend, "supports_rows", lambda *_: takes_rows)
     loaded = Engine.load(folder, max_batch_size=3, threads=1)
     bound, choices = dict[int, Any](), list[Any]()
     run, admit = loaded_graphs.run_for_logits, SessionLanes.admit
@@ -183,7 +183,7 @@ def test_drafter_catches_up_after_prompts_and_undrafted_rounds(
     monkeypatch.setattr(sessions, "HELD", held)
     monkeypatch.setattr(sessions, "HELD_BYTES", room)
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "_OWN_KERNELS", "another")
+        patch.setattr(backend, "supports_rows", lambda *_: False)
         row_by_row = Engine.load(folder, max_batch_size=1, threads=1)
     assert not row_by_row._backend._lanes.takes_rows  # type: ignore[attr-defined]
     in_batches = Engine.load(folder, max_batch_size=1, threads=1)
@@ -195,14 +195,14 @@ def test_drafter_catches_up_after_prompts_and_undrafted_rounds(
             assert first == second == third
 
 
-@pytest.mark.parametrize("lowering", ["cpu", "another"])
+@pytest.mark.parametrize("takes_rows", [True, False])
 @pytest.mark.parametrize("draft", ["peagle", "peagle-chain"])
 def test_rounds_of_other_rows_leave_no_gap(
-    folder: Path, alone: Engine, lowering: str, draft: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, alone: Engine, takes_rows: bool, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One holds columns beside the second, whose rounds draft nothing, none beside the third; then drafts come."""
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "_OWN_KERNELS", lowering)
+        patch.setattr(backend, "supports_rows", lambda *_: takes_rows)
         two = Engine.load(folder, max_batch_size=2, threads=1)
     engine = decoding(two, draft, Cycle((0,) * 6 + (K,) * 60))
     asked: list[tuple[int, dict[str, Any]]] = [(60, {"draft": "none"}), (6, {}), (6, {"draft": "none"}), (30, {})]
@@ -233,12 +233,12 @@ def test_pending_columns_of_one_row_never_overflow_another_cache(
         assert text.token_ids == alone.generate([prompt], policy, num_speculative_tokens=0)[0].token_ids
 
 
-@pytest.mark.parametrize("lowering", ["cpu", "another"])
+@pytest.mark.parametrize("takes_rows", [True, False])
 def test_pending_prompt_columns_survive_interleaved_rounds(
-    folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, takes_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody drafts yet, and another request runs while the prompt is read eight tokens at a time."""
-    monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
+    monkeypatch.setattr(backend, "supports_rows", lambda *_: takes_rows)
     two = Engine.load(folder, max_batch_size=2, threads=1)
     engine = Engine(
         two.folder,
@@ -264,12 +264,12 @@ def test_pending_prompt_columns_survive_interleaved_rounds(
     assert all(known == count for known, count in held)
 
 
-@pytest.mark.parametrize("lowering", ["cpu", "another"])
+@pytest.mark.parametrize("takes_rows", [True, False])
 def test_a_drafter_reads_small_chunks_of_a_prompt_together(
-    folder: Path, alone: Engine, lowering: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, alone: Engine, takes_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another request runs while the prompt is read eight tokens at a time; all rounds draft."""
-    monkeypatch.setattr(backend, "_OWN_KERNELS", lowering)
+    monkeypatch.setattr(backend, "supports_rows", lambda *_: takes_rows)
     monkeypatch.setattr(prompt_row, "_WAITING", 20)
     two = Engine.load(folder, max_batch_size=2, threads=1)
     chunks, read = list[int](), list[int]()

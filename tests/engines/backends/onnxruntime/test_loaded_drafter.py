@@ -23,7 +23,7 @@ K = 3
 def engine(drafters_folder: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "rows one by one":
-            patch.setattr(backend, "_OWN_KERNELS", "another")
+            patch.setattr(backend, "supports_rows", lambda *_: False)
         loaded = Engine.load(drafters_folder, max_batch_size=3, threads=1, drafters=DRAFTERS, draft="twin")
     assert loaded._backend._lanes.takes_rows == (request.param == "rows together")  # type: ignore[attr-defined]
     with loaded:
