@@ -425,18 +425,21 @@ def test_a_text_that_has_ended_is_not_kept() -> None:
     assert held() is None
 
 
-def test_a_new_text_may_have_the_identity_of_one_that_has_ended() -> None:
+def test_a_new_text_with_the_identity_of_one_that_has_ended_is_new() -> None:
     policy, others = adaptive(), list[Text]()
 
-    def round_of(text: Text) -> ObservedRound:
-        return ObservedRound(RoundAhead([RoundRow(text, "peagle-chain")], 1), 4, [(4, range(2))], 0.005)
+    def values(text: Text) -> Sequence[float]:
+        return policy.values(RoundAhead([RoundRow(text, "peagle-chain")], 1))
 
-    def first() -> int:
-        text = Text(CODE, 0)
-        policy.learn(round_of(text))
+    def rejected() -> int:
+        text = Text(RANDOM, 0)
+        for _ in range(20):
+            policy.learn(ObservedRound(RoundAhead([RoundRow(text, "peagle-chain")], 1), 4, [(4, range(1))], 0.005))
+        assert values(text) != values(Text(RANDOM, 0))
         return id(text)
 
-    identity = first()
+    identity = rejected()
     while not others or (id(others[-1]) != identity and len(others) < 10_000):
-        others.append(Text(CODE, 0))
-    policy.learn(round_of(others[-1]))
+        others.append(Text(RANDOM, 0))
+    assert id(others[-1]) == identity
+    assert values(others[-1]) == values(Text(RANDOM, 0))

@@ -151,9 +151,12 @@ def test_generation_can_start_at_the_last_delta_of_a_late_stream(tiny_engine: En
     late, _ = _late(tiny_engine, lag)
     params = SamplingParams(max_tokens=6, ignore_eos=True)
     expected = _told(tiny_engine, [[5, 6, 7]], [params], 4)
+    reasons = []
     for delta in late.stream([9, 9], params):
         if delta.finish_reason:
+            reasons.append(delta.finish_reason)
             assert _told(late, [[5, 6, 7]], [params], 4) == expected
+    assert reasons == ["length"]
 
 
 def _request(engine: Engine, prompt: list[int], tokens: int, policy: Policy | None = None) -> Request:
