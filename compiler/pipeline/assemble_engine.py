@@ -23,6 +23,7 @@ from .choose_k import KChoice, cached_choice, with_choice
 from .engine_speed import EngineSpeed, speed_of_engine
 from .graph_account import GraphAccount
 from .plan_stages import Plans
+from .reports.engine_contents import REPORT, REPORT_PAGE
 from .reports.report import BuildReport
 from .shared_steps import PipelineRun, bytes_of
 
@@ -131,8 +132,8 @@ def assemble(
             plan.recipe.wide, speed, pieces.speed.pass_bytes if pieces.speed else (),
         )  # fmt: skip
         content = report.as_json()
-        assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
-        assembly.place_text("build_report.html", report.as_html(out.name))
+        assembly.place_text(REPORT, json.dumps(content, indent=2) + "\n")
+        assembly.place_text(REPORT_PAGE, report.as_html(out.name))
         assembly.place_text(RESOLVED, config(plan, manifest))
         manifest = assembly.write_manifest(manifest)
         assembly.check_engine(manifest, run.progress)

@@ -30,9 +30,10 @@ from .engine_manifest import of_plans
 from .export_folder.build_record import GRAPH, RECORD, ExportFolder, read_export
 from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, build_plans
+from .reports.recorded_contents import EXPORT_REPORT
 from .shared_steps import PipelineRun
 
-_EXPORT_ONLY = (EXPORT, RECORD, "export_report.json")
+_EXPORT_ONLY = (EXPORT, RECORD, EXPORT_REPORT)
 
 
 def build_from(

@@ -18,6 +18,7 @@ from ..bundled.prompts import varied_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Tokens
 from ..hardware.machine import inspect_machine, processor_in_words, versions_in_words
+from ..pipeline.reports.engine_contents import REPORT, REPORT_PAGE, VERIFY_REPORT
 from ..precision.recipes import in_words
 from .certificate import Certificate, ComparedEngine, ComparedOptions, ComparingMachine
 from .losslessness import POLICIES, Losslessness, compare_on_and_off
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ...engines import Engine
 
 DEFAULT_TOKENS = 100_000
-REPORTS = ("verify.json", "tune.json", "build_report.json", "build_report.html")  # its text needs none of them
+REPORTS = (VERIFY_REPORT, REPORT, REPORT_PAGE)  # its text needs none of them
 _MIN_PROMPTS = 10  # of a comparison, so that a record does not have a line for every few tokens
 
 

@@ -10,6 +10,7 @@ from ...engines.folder.manifest import Manifest
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.progress import Progress
+from ..pipeline.reports.engine_contents import REPORT
 from ..precision.calibration.dataset import default_limits
 from ..precision.calibration.obtain_ranges import InputTypes, obtain, origin
 from ..precision.calibration.saved_ranges import Scales
@@ -17,7 +18,6 @@ from ..request.resolved_config import FILE_NAME, calibration_of
 from ..store.stages import StageStore
 from .engine_origin import Origins
 
-_REPORT = "build_report.json"
 _FIX = "restore the calibration samples or the saved ranges at their paths, or rebuild the engine"
 
 
@@ -26,7 +26,7 @@ def rebuild_ranges(folder: Path, manifest: Manifest, origins: Origins, store: St
 
     Raises ``EnvironmentProblem`` if the samples or the saved ranges are missing or have changed.
     """
-    config, recorded = _read(folder / FILE_NAME), _read(folder / _REPORT).get("calibration")
+    config, recorded = _read(folder / FILE_NAME), _read(folder / REPORT).get("calibration")
     how = calibration_of(config)
     try:
         how.check()
@@ -41,7 +41,7 @@ def rebuild_ranges(folder: Path, manifest: Manifest, origins: Origins, store: St
     if not isinstance(recorded, dict) or {name: recorded.get(name) for name in now} != now:
         raise EnvironmentProblem(
             "cannot recover the calibrated ranges of the engine",
-            why=f"{_REPORT} records {recorded}, but the recorded settings now give {now}",
+            why=f"{REPORT} records {recorded}, but the recorded settings now give {now}",
             fix=_FIX,
         )
     return scales

@@ -15,6 +15,7 @@ from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
+from ..pipeline.reports.engine_contents import VERIFY_REPORT
 from ..precision.recipes import MULTIPLIED, lead_sentence
 from ..store.atomic_files import replacing, require_writable, writing
 from ..store.locks import locked
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ...engines import Engine
 
 State = Status | Literal["lossy", "left out", "not reached", "not needed"]
-FILE_NAME = "verify.json"
+FILE_NAME = VERIFY_REPORT
 DEFAULT_K = (1, 3, 5, 8)
 PARTS = ("losslessness", "text", "parity", "precision")
 NEED_CHECKPOINTS = ("parity", "precision")  # these need the checkpoints of all components

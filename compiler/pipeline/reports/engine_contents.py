@@ -20,9 +20,9 @@ from ....plugins.optional_packages import is_installed
 from ...resources.speed.round_estimate import SPEED
 
 KERNELS = "plugins"
-REPORT = "build_report.json"
+REPORT, REPORT_PAGE = "build_report.json", "build_report.html"
+VERIFY_REPORT = "verify.json"  # written later
 PASS_BYTES = "pass_weight_bytes"  # key of the build report
-_WRITTEN_LATER = ("verify.json", "tune.json")
 
 
 def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
         "plugin_library": _plugin_library(folder, manifest),
         "matmuls": _reported(folder, "matmuls"),
         SPEED: _reported(folder, SPEED),
-        "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
+        "reports": [VERIFY_REPORT] if (folder / VERIFY_REPORT).is_file() else [],
     }
 
 
