@@ -24,7 +24,7 @@ from ...engines.folder.records import AddedDrafter, FileEntry, PlanRecord, Specu
 from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
-from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_formats import format_of_type
 from ...plugins.problems import counted
 from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ..checkpoints.head_weights import open_head
@@ -348,7 +348,10 @@ def _recipe(manifest: Manifest, head: DrafterSpec) -> Recipe:
 def _wide_of_plan(manifest: Manifest) -> str:
     """Return the type of what is not quantized in the plans of an engine: that of the target's logits."""
     dtype = next(each.dtype for each in _plan_of_target(manifest).tensors if each.name == "logits")
-    return next(name for name, each in NUMBER_FORMATS.items() if each.number_type.name == dtype)
+    wide = format_of_type(dtype)
+    if wide is None:
+        raise ValueError(f"the logits of the target are {dtype}")
+    return wide.name
 
 
 def _plan_of_target(manifest: Manifest) -> PlanRecord:

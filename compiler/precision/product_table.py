@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_formats import format_of_type
 from ...plugins.number_types import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
 
 # Other types carry no information about a matmul.
@@ -73,8 +73,9 @@ def described(table: Mapping[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the first number format with this element type, else the type's name."""
-    return next((each.name for each in NUMBER_FORMATS.values() if each.number_type.name == name), name)
+    """Return the name of the number format with this element type, else the type's."""
+    found = format_of_type(name)
+    return found.name if found else name
 
 
 def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ...graphs.lowering import TENSORRT, Lowering
 from ...plugins.number_formats import (
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ...graphs.trace import Dtype
     from ..checkpoints.checkpoint import Checkpoint
 
-DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 LM_HEAD: Literal["lm_head"] = "lm_head"
 EMBEDDING: Literal["embedding"] = "embedding"
 DRAFTER_ROLE: Literal["drafter"] = "drafter"  # storage type of the drafter's matrices; their inputs are not quantized
@@ -66,7 +65,7 @@ class Recipe:
     @property
     def dtype(self) -> Dtype:
         """The type that graphs are traced in."""
-        return DTYPES[self.wide]
+        return cast("Dtype", NUMBER_FORMATS[self.wide].number)
 
     @property
     def title(self) -> str:

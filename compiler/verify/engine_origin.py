@@ -14,9 +14,10 @@ from ...plugins.errors import EnvironmentProblem
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import read_head
+from ..precision.allowed_recipes import wide_names
 from ..precision.decide_recipe import table_of, wide_of
 from ..precision.precision_options import PrecisionOptions
-from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, STORED, Recipe, patterns
+from ..precision.recipes import MULTIPLIED, RECIPES, STORED, Recipe, patterns
 from .parity import checkpoint_problem, drafter_of
 
 _CPU = "fp32"  # ONNX Runtime computes in FP32 on a CPU
@@ -70,7 +71,7 @@ def on_cpu(recipe: Recipe) -> Recipe:
     if recipe.wide == _CPU:
         return recipe
     table: dict[str, Any] = {
-        each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in DTYPES and each.name != "name"
+        each.name: _CPU for each in fields(recipe) if getattr(recipe, each.name) in wide_names() and each.name != "name"
     }
     return replace(recipe, **table)
 

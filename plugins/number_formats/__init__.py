@@ -42,6 +42,7 @@ __all__ = [
     "PrecisionLimits",
     "Scheme",
     "TensorRTSupport",
+    "format_of_type",
     "format_stored_as",
     "keeps_blocks",
     "kernels_of",
@@ -81,3 +82,8 @@ def keeps_blocks(name: str) -> bool:
 def format_stored_as(kind: str) -> NumberFormat | None:
     """Return the format that uses weights stored as ``kind`` (``Q4_1``, ``F8_E4M3``) unchanged, or None."""
     return next((each for each in NUMBER_FORMATS.values() if kind in each.takes), None)
+
+
+def format_of_type(name: str) -> NumberFormat | None:
+    """Return the first format with the element type that ONNX names so in lower case, or None."""
+    return next((each for each in NUMBER_FORMATS.values() if each.number_type.name == name), None)

@@ -17,6 +17,7 @@ from peagle.plugins.number_formats import (
     NUMBER_FORMATS,
     NumberFormat,
     Scheme,
+    format_of_type,
     format_stored_as,
     keeps_blocks,
     kernels_of,
@@ -69,6 +70,11 @@ def test_stored_weight_type_maps_to_one_format() -> None:
     assert {stored: format_stored_as(stored) for stored in ("F8_E4M3", "Q8_0", "Q4_0", "Q4_1", "Q6_K")} == {
         "F8_E4M3": FP8, "Q8_0": INT8, "Q4_0": INT4, "Q4_1": INT4, "Q6_K": None,
     }  # fmt: skip
+
+
+def test_element_type_maps_to_the_first_format_that_has_it() -> None:
+    assert [format_of_type(each) for each in ("bfloat16", "float8e4m3fn", "int8")] == [BF16, FP8, INT8]
+    assert format_of_type("int64") is None
 
 
 def test_blocks_match_the_kernels() -> None:

@@ -19,7 +19,7 @@ from ....engines.serving.speculative_option_map import (
     ONE_GPU,
     NoCounterpart,
 )
-from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS
+from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS, wide_formats
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
                   only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit the option"),
     OptionMapping("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
-                  {"auto": None, "fp8_e4m3": FP8.name, "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}),
+                  {"auto": None, "fp8_e4m3": FP8.name, **{each.number: each.name for each in wide_formats()}}),
     OptionMapping("quant_config.exclude_modules", "exclude", convert=_rounded_modules, several=True,
                   why="the recipe sets the types of head, embedding, routers and norms; see --lm-head-precision"),
     OptionMapping("quant_config.group_size", why="the precision and the backend determine the block size"),
