@@ -29,7 +29,7 @@ from .gguf.header import GgufHeader, is_gguf, read_gguf
 from .gguf.model import config_of, tensors_of
 from .gguf.side_files import keep_side_files
 from .gguf.weights import GgufTensor, rounded_types, shares
-from .json_files import read_json
+from .json_files import MODELOPT_CONFIG, read_json
 from .safetensors import TensorEntry
 from .side_files import check_links
 from .weight_files import stored_tensors
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 CONFIG = "config.json"
-MODELOPT_CONFIG = "hf_quant_config.json"
 GGUF = "gguf"
 PIECE = 4 << 20  # bytes of float32 read at a time; this much stays in the CPU cache
 

@@ -20,6 +20,7 @@ from ...plugins.optional_packages import require
 from ..console.printing import size
 from ..console.progress import Advance, Progress, Quiet
 from ..store.atomic_files import free_bytes
+from .json_files import MODELOPT_CONFIG
 
 CONFIG = ("config.json",)
 _WEIGHTS = "*.safetensors"
@@ -28,7 +29,7 @@ CHECKPOINT = (
     _WEIGHTS,
     "*.safetensors.index.json",
     "generation_config.json",
-    "hf_quant_config.json",
+    MODELOPT_CONFIG,
     "special_tokens_map.json",
     "tokenizer*.json",
     "chat_template.json",

@@ -10,6 +10,7 @@ from typing import Any
 from ...plugins.errors import BuildError
 from ...plugins.regular_files import read_regular
 
+MODELOPT_CONFIG = "hf_quant_config.json"  # written by ModelOpt beside config.json
 MAX_BYTES = 100_000_000
 _MAX_ITEMS = 2_000_000  # brackets and commas: about 200 000 tensors. Each may cost Python 100 bytes.
 

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-QUANT_CONFIG = "hf_quant_config.json"
 _FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
 
 

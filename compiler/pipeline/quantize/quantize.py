@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....plugins.number_formats import FP8
 from ...checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
+from ...checkpoints.json_files import MODELOPT_CONFIG
 from ...checkpoints.resolve_names import resolve_target
 from ...checkpoints.side_files import BESIDE_WEIGHTS
 from ...checkpoints.target import Target
@@ -31,7 +32,7 @@ from ...store.publish import Assembly, assembling
 from ...store.stage_origin import StageOrigin
 from ...store.stages import StageStore
 from ..shared_steps import PipelineRun
-from .modelopt_config import QUANT_CONFIG, hf_quant_config, quantization_config
+from .modelopt_config import hf_quant_config, quantization_config
 from .select_matrices import Worklist, make_worklist
 from .write_shards import layout, total_bytes, write
 
@@ -100,7 +101,7 @@ def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, reques
         work.exclude_modules, kv_cache=request.precision.kv_cache is not None, version=product_version()
     )
     config = {**checkpoint.config, "quantization_config": quantization_config(described)}
-    assembly.place_text(QUANT_CONFIG, json.dumps(described, indent=2) + "\n")
+    assembly.place_text(MODELOPT_CONFIG, json.dumps(described, indent=2) + "\n")
     assembly.place_text(CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     for path in sorted(checkpoint.folder.iterdir()):
         if path.is_file() and any(fnmatch(path.name, pattern) for pattern in BESIDE_WEIGHTS):
