@@ -89,6 +89,7 @@ BY_TENSORRT: Mapping[str, NumberType] = {kind.tensorrt: kind for kind in NUMBER_
 BY_SAFETENSORS: Mapping[str, NumberType] = {kind.safetensors: kind for kind in NUMBER_TYPES if kind.safetensors}
 
 MX_BLOCK = 32  # numbers that share a power of two in the OCP Microscaling formats
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # by code (E2M1)
 E8M0_BIAS = 127  # exponent bias of E8M0
 
 _AT_ONCE = 1 << 18  # numbers per chunk: fits a few processor caches, and keeps threads busy

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import BuildError
-from ....plugins.number_types import from_e4m3, from_e8m0
+from ....plugins.number_types import FP4, from_e4m3, from_e8m0
 from ..safetensors import TensorEntry
 
 Array = np.ndarray[Any, Any]
-
-_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 def as_numbers(dtype: str, raw: Array) -> Array:
@@ -71,5 +69,5 @@ def _not_finite(name: str, entry: TensorEntry, nan: int, inf: int, size: int) ->
 def _fp4_pairs() -> Array:
     """Return the pair of float32 values of each byte, as one item of 8 bytes."""
     byte = np.arange(256)
-    table = np.array(_FP4, np.float32)
+    table = np.array(FP4, np.float32)
     return np.stack([table[byte & 15], table[byte >> 4]], axis=1).view(np.uint64)[:, 0]

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...number_types import MX_BLOCK, from_e8m0
+from ...number_types import FP4, MX_BLOCK, from_e8m0
 from ..quantized_linear.reference import fused_multiply_add
 
 Array = NDArray[Any]
 
 BYTES = MX_BLOCK // 2  # of the codes of a block
 MAX_CHOICES = 256  # of a token: those of one are grouped together
-FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 _LANES, _COLUMNS = 32, 8  # of a warp; that a lane adds at a time
 

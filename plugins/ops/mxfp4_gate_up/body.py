@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .blocks import FP4
+from ...number_types import FP4
 
 # The product of each row of `{given}` with the matrix of its expert, plus its bias, float32. Cast targets: 1 float32,
 # 6 int32. Bytes come as int8.

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
+from peagle.plugins.number_types import FP4
 from peagle.plugins.ops import OPS
-from peagle.plugins.ops.mxfp4_gate_up.blocks import FP4, matrix, products
+from peagle.plugins.ops.mxfp4_gate_up.blocks import matrix, products
 from tests.plugins.plugin_cases import Arrays, few, inputs_of, reference
 from tests.plugins.routed_experts import DOWN, GATE_UP, WILD_IDS, batches, blocks, down_batch, gate_up_batch, window
 
