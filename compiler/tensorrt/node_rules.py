@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from ...engines.folder.records import Profile
 from ...plugins.graph_contract import PROFILE_FIELDS
 from ...plugins.number_types import MX_BLOCK
-from ...plugins.op_spec import evaluate_dim, is_linear
+from ...plugins.op_spec import FLOATS, evaluate_dim, is_linear
 from ...plugins.tensorrt.products import TENSORRT_RTX
 from ..hardware.gpus import MOE_LAYER_SMS, sm_name, sm_number
 from .lowered_graph import LoweredGraph, Node, Shape
 
 _HEAD_SIZE = 256  # limit of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is no fallback
 _FP8_SINCE = 89  # SM
-_CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def node_problems(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
@@ -83,8 +82,8 @@ def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile
         problems.append(f"the cache {cache.name} is not an input of the graph")
     if node.outputs[0].name not in {value.name for value in graph.outputs}:
         problems.append(f"the result {node.outputs[0].name} is not an output of the graph")
-    if cache.dtype not in _CACHE_DTYPES:
-        problems.append(f"the cache is {cache.dtype or 'of unknown type'}, not {' or '.join(_CACHE_DTYPES)}")
+    if cache.dtype not in FLOATS:
+        problems.append(f"the cache is {cache.dtype or 'of unknown type'}, not {' or '.join(FLOATS)}")
     if node.attributes.get("mode", "linear") != "linear":
         problems.append("only the linear mode is supported")
     if cache.shape is None or len(cache.shape) != 4:
