@@ -11,6 +11,7 @@ import pytest
 from peagle.plugins.cpu.one_node_model import one_node_model
 from peagle.plugins.ops import OPS
 from tests.plugins.cpu.sessions import paths_here, session
+from tests.plugins.same_bits import same_bits
 
 Case = tuple[dict[str, Any], list[Any], list[Any]]  # attributes, constants, tokens
 
@@ -30,12 +31,6 @@ def kernel(op: str, library: Path, case: Case, path: str, threads: int = 1) -> A
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
         made = session(library, model, threads)
     return lambda *tokens: made.run(None, dict(zip(names, tokens, strict=False)))[0]
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
 
 
 def require_independent_tokens(op: str, library: Path, case: Case, rng: np.random.Generator) -> None:

@@ -16,13 +16,10 @@ from peagle.plugins.ops.quantized_linear.packed_weights import unpack
 from peagle.plugins.ops.quantized_linear.scale_layouts import StepsAndMin
 from tests.plugins.cpu.sessions import kernel_session
 from tests.plugins.ops.packed_cases import FORMATS, columns_of, matrix
+from tests.plugins.same_bits import same_bits
 
 OP = "QuantizedEmbedding"
 few = settings(max_examples=30, deadline=None)
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
 
 
 def embedding(library: Path, weights: Any, name: str, rows: int, columns: int) -> Any:

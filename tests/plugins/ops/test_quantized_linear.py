@@ -34,6 +34,7 @@ from peagle.plugins.ops.quantized_linear.reference import NEGLIGIBLE, fused_mult
 from peagle.plugins.ops.quantized_linear.scale_layouts import StepsAndMin
 from tests.plugins.cpu.sessions import kernel_session, paths_here, session
 from tests.plugins.ops.packed_cases import FORMATS, GGUF_FORMATS, columns_of, gguf_blocks, matrix
+from tests.plugins.same_bits import same_bits
 
 OP = "QuantizedLinear"
 few = settings(max_examples=40, deadline=None)
@@ -47,13 +48,6 @@ def linear(library: Path, weights: Any, name: str, rows: int, path: str, threads
     """``run(x) -> y`` of the kernel on one path."""
     made = kernel_session(library, OP, "float32", weights, {"format": name, "rows": rows}, path, threads)
     return lambda x: made.run(None, {"x": x})[0]
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    """Every bit but those of a NaN."""
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
 
 
 @st.composite

@@ -14,6 +14,7 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix, packed_shape, unpack_matrix
 from tests.plugins.cpu.sessions import kernel_session, paths_here
+from tests.plugins.same_bits import same_bits
 
 OP = "WideLinear"
 few = settings(max_examples=30, deadline=None)
@@ -28,13 +29,6 @@ def linear(library: Path, matrix: Any, path: str, threads: int = 1) -> Any:
     constants = {"matrix": pack_matrix(matrix)}
     made = kernel_session(library, OP, "float32", constants, {"rows": len(matrix)}, path, threads)
     return lambda x: made.run(None, {"x": x})[0]
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    """Every bit but those of a NaN."""
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
 
 
 @st.composite

@@ -51,14 +51,6 @@ class BoundRegion:
         return self._outputs
 
 
-def same_bits(ours: Any, theirs: Any) -> None:
-    """Every bit but those of a NaN."""
-    assert ours.shape == theirs.shape
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
-
-
 @dataclass
 class Writer:
     """Steps whose operands have names: those of ``inputs``, or what a step made; "" is absent."""

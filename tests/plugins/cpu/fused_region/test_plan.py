@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plugins.cpu.fused_region.programs import BoundRegion, Writer, fused_region, same_bits
+from tests.plugins.cpu.fused_region.programs import BoundRegion, Writer, fused_region
 from tests.plugins.cpu.fused_region.test_steps import BITS
 from tests.plugins.cpu.sessions import paths_here
 from tests.plugins.ops.packed_cases import matrix
+from tests.plugins.same_bits import same_bits
 
 WIDTH, HEADS, SIZE, INNER, LENGTH = 64, 4, 16, 96, 80
 ALL = HEADS * SIZE

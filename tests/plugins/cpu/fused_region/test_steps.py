@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plugins.cpu.fused_region.programs import fused_region, same_bits
+from tests.plugins.cpu.fused_region.programs import fused_region
 from tests.plugins.cpu.sessions import paths_here
+from tests.plugins.same_bits import same_bits
 
 few = settings(max_examples=12, deadline=None)
 EPSILON = 1e-5

@@ -71,11 +71,3 @@ def kept(case: Arrays, cache_type: str) -> Arrays:
     """The same with caches of a type."""
     caches = {name: case[name] for name in CACHES}
     return case | {n: codes_of(x) if cache_type == "int8" else x.astype(cache_type) for n, x in caches.items()}
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    """Every bit but those of a NaN."""
-    assert ours.shape == theirs.shape
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours[there].view(f"i{ours.itemsize}"), theirs[there].view(f"i{ours.itemsize}"))

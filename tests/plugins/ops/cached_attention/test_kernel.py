@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plugins.cpu.sessions import paths_here
-from tests.plugins.ops.cached_attention.running import Arrays, attend, case_of, kept, made, reference, same_bits
+from tests.plugins.ops.cached_attention.running import Arrays, attend, case_of, kept, made, reference
+from tests.plugins.same_bits import same_bits
 
 few = settings(max_examples=16, deadline=None)
 
