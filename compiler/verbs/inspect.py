@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...engines.draft_methods import headless_named, method_named
+from ...plugins.graph_contract import is_cache
 from ...plugins.problems import counted
 from ..console.printing import columns, emit, interruptible, size
 from .flags.shared_flags import Json
@@ -199,7 +200,7 @@ def _plan(part: dict[str, Any]) -> list[tuple[str, Any]]:
     rows += [("  plugins", _counts(plan["plugins"]) or "none"), ("  layers", _counts(plan["layers"]))]
     for title, names in (("  input", part["inputs"]), ("  output", part["outputs"])):
         tensors = [tensor for tensor in plan["tensors"] if tensor["name"] in names]
-        caches = [tensor for tensor in tensors if "_cache." in tensor["name"]]
+        caches = [tensor for tensor in tensors if is_cache(tensor["name"])]
         rows += [(title, f"{tensor['name']} {_type(tensor)}") for tensor in tensors if tensor not in caches]
         counts = Counter(map(_type, caches))
         rows += [(title, f"{count} caches {kind}") for kind, count in counts.items()]
@@ -239,5 +240,5 @@ def _cpu_kernels(library: dict[str, Any]) -> str:
 
 def _names(names: list[str]) -> str:
     """Join names in a line; caches are counted, not listed."""
-    caches = [name for name in names if "_cache." in name]
+    caches = [name for name in names if is_cache(name)]
     return ", ".join(name for name in names if name not in caches) + (f", {len(caches)} caches" if caches else "")

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.graph_contract import KEPT, cache_names
+from ...plugins.graph_contract import KEPT, cache_names, is_cache
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, MeasuredRounds, Part, PlanRecord, Shapes, Speculation
 
@@ -230,7 +230,7 @@ def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[s
 
 def _cache_contradictions(name: str, part: Part, plan: PlanRecord) -> list[str]:
     """Check that the plan's cache types match the part's: memory is allocated by the part and written by the plan."""
-    of_plan = {tensor.name.removesuffix(".out"): tensor.dtype for tensor in plan.tensors if "_cache." in tensor.name}
+    of_plan = {tensor.name.removesuffix(".out"): tensor.dtype for tensor in plan.tensors if is_cache(tensor.name)}
     types = [cache.dtype for cache in part.caches]
     of_part = dict(zip(cache_names(len(types)), (*types, *types), strict=True))
     wrong = [cache for cache, dtype in of_plan.items() if (dtype == FLOAT8) != (of_part.get(cache) == FLOAT8)]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from ...plugins.errors import BuildError
-from ...plugins.graph_contract import cache_width
+from ...plugins.graph_contract import cache_width, is_cache
 from ...plugins.number_types import BY_NAME
 from ...plugins.op_spec import DOMAIN
 from ..node_tape import Nodes
@@ -77,7 +77,7 @@ def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
 
 def _layers(model: ir.Model, scales: Mapping[str, float]) -> list[ir.Node]:
     """Return the nodes that write caches. Raises ``BuildError`` unless there is a scale for every cache."""
-    names = {str(value.name) for value in model.graph.inputs if "_cache." in str(value.name)}
+    names = {str(value.name) for value in model.graph.inputs if is_cache(str(value.name))}
     if names != scales.keys():
         raise BuildError(
             "the KV-cache scales do not match the caches of the graph",

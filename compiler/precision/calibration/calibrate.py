@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....graphs.names import LM_HEAD, layer_prefix, weight_name
+from ....plugins.graph_contract import is_cache
 from ...checkpoints.target import Target
 from ...console import interrupts
 from ...console.exit_cleanup import remove_on_exit
@@ -91,7 +92,7 @@ def calibrate(
             _run(_Calibration(target, samples, settings, resumable), done, progress or Quiet())
         groups = _grouped({name: value for step in range(steps) for name, value in resumable.ranges(step).items()})
     ranges, tokens = groups[_RANGES], groups[_TOKENS]
-    caches = {name: value for name, value in ranges.items() if name.startswith(("k_cache.", "v_cache."))}
+    caches = {name: value for name, value in ranges.items() if is_cache(name)}
     inputs = {name: value for name, value in ranges.items() if name not in caches}
     saturation = Saturation.of(ranges, groups[_CLIPPED], groups[_PEAKS])
     facts = Facts(
