@@ -17,6 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TRACEBACK = "PEAGLE_TRACEBACK"
+RESUMABLE = "nothing was published; finished steps are cached, and the same command resumes from them"
 
 
 class Interrupted(PeagleError):

@@ -31,7 +31,7 @@ ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, *PRODUCTS)
 DEFAULT_BATCH_SIZE = 8
 MAX_BATCH_SIZE = 256  # the kernels are tested up to here
-_LOWERINGS = ("ort", "cpu", "std")
+CPU_LOWERINGS = ("ort", "cpu", "std")
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class BackendOptions:
 
     def check_lowering(self) -> None:
         """Raise ``UsageError`` for a lowering that is not an option of builds."""
-        if self.lowering is not None and self.lowering not in _LOWERINGS:
+        if self.lowering is not None and self.lowering not in CPU_LOWERINGS:
             raise UsageError(
                 f"unknown lowering {self.lowering!r}",
-                why=f"the valid values are {', '.join(_LOWERINGS)}",
+                why=f"the valid values are {', '.join(CPU_LOWERINGS)}",
                 fix="use one of these, or omit --lowering; TensorRT has its own lowering",
             )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...plugins.optional_packages import require
-from ..console.printing import columns, emit, interruptible, note, size
+from ..console.printing import RESUMABLE, columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
 from .flags.options_signature import takes_options
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from ..pipeline.assemble_engine import BuildResult
     from ..resources.speed.round_estimate import SpeedEstimate
 
-_RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
 
-
-@interruptible(_RESUME)
+@interruptible(RESUMABLE)
 @takes_options(BUILD)
 @with_verbosity
 def build(

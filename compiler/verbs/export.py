@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...plugins.optional_packages import require
-from ..console.printing import columns, emit, interruptible, note, size
+from ..console.printing import RESUMABLE, columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import EXPORT
 from .flags.options_signature import takes_options
@@ -16,10 +16,8 @@ from .flags.verbosity import Verbosity, with_verbosity
 if TYPE_CHECKING:
     from ..pipeline.export import ExportResult
 
-_RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
 
-
-@interruptible(_RESUME)
+@interruptible(RESUMABLE)
 @takes_options(EXPORT)
 @with_verbosity
 def export(

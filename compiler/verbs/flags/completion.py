@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....plugins.number_formats import FP32, NUMBER_FORMATS, quantized_formats
+from ...request.request import CPU_LOWERINGS
 from ...request.verb_options import VerbOption
 
 Complete = Callable[[str], list[str]]
@@ -96,7 +97,7 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("pair", "draft"): lambda: [*model_names(), *_draft_names()],
     ("backend", "name"): backend_names,
     ("backend", "gpus"): gpu_names,
-    ("backend", "lowering"): lambda: ("cpu", "ort", "std"),
+    ("backend", "lowering"): lambda: CPU_LOWERINGS,
     ("backend", "experts"): _forms,
     ("precision", "name"): recipe_names,
     ("precision", "kv_cache"): lambda: [each.name for each in NUMBER_FORMATS.values() if each.caches or each is FP32],
