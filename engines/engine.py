@@ -148,7 +148,7 @@ class Engine:
         queue = integer("max_queue_size", max_queue_size, 0)
         prefill = None if max_prefill_tokens is None else integer("max_prefill_tokens", max_prefill_tokens, 1)
         cache_bytes = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        template = None if chat_template is None else template_of("chat_template", chat_template)
+        template = None if chat_template is None else template_of(chat_template)
         further = texts_of("drafters", drafters)
         try:
             folder = Path(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,9 +17,9 @@ _TAB = 8
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {13: ""}
 
 
-def use_colours(environment: Mapping[str, str] = os.environ) -> bool:
+def use_colours() -> bool:
     """Return True if the terminal supports colours and NO_COLOR (no-color.org) is not set."""
-    return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class AnswerView:

@@ -36,16 +36,14 @@ from .shared_steps import PipelineRun
 _EXPORT_ONLY = (EXPORT, RECORD, EXPORT_REPORT)
 
 
-def build_from(
-    request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None
-) -> BuildResult:
+def build_from(request: CompileRequest, progress: Progress | None = None) -> BuildResult:
     """Build the engine ``request.out`` from the export ``request.source``.
 
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. ``request.out`` is replaced only by a finished
     engine; the next build reuses finished plans.
     """
     check_from(request)
-    run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
+    run = PipelineRun.begin(StageStore.default(force=request.force), progress)
     with run.phases("read", "read the export"):
         export, plan = plan_of_plans(request)
         run = run.making(plan)

@@ -149,7 +149,7 @@ class Chat:
         """Return the template that a conversation brings, or the engine's. Raises ``UsageError`` for a long one."""
         if text is None:
             return self.template
-        return self._of_request(template_of("chat_template", text))
+        return self._of_request(template_of(text))
 
     def _passed(self, text: str) -> ChatTemplate:
         from .chat_template import OF_REQUEST, ChatTemplate

@@ -54,10 +54,10 @@ def tools_of(name: str, value: Any) -> list[Any] | None:
     return [plain(f"{name}[{i}]", each) for i, each in enumerate(value)]
 
 
-def template_of(name: str, value: Any) -> str:
-    """Return the text of a template. Raises ``UsageError`` for another type, and for a text that is too long."""
-    text = text_of(name, value)
-    require_at_most(name, len(text), MAX_BYTES, "characters")
+def template_of(value: Any) -> str:
+    """Return the text of a chat template. Raises ``UsageError`` for another type, and for a text that is too long."""
+    text = text_of("chat_template", value)
+    require_at_most("chat_template", len(text), MAX_BYTES, "characters")
     return text
 
 
