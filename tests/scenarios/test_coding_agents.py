@@ -203,20 +203,38 @@ def test_an_agent_of_the_responses_api_follows_a_schema(agents_server: Server) -
     assert json.loads(found["content"][0]["text"]) == {"ok": True}
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [
-        {"type": "web_search", "external_web_access": False},
-        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "a"}},
-        {"type": "namespace", "name": "functions", "tools": []},
-    ],
-)
-def test_tools_other_than_functions_are_refused_by_their_type(agents_server: Server, tool: dict[str, Any]) -> None:
-    body = {**RESPONSES_BODY, "input": "a", "tools": [*RESPONSES_BODY["tools"], tool]}
+OTHER_TOOLS: list[dict[str, Any]] = [
+    {"type": "web_search", "external_web_access": False},
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "a"}},
+    {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": COMMAND},
+]
+
+
+def test_an_agent_of_the_responses_api_works_with_tools_of_an_mcp_server(agents_server: Server) -> None:
+    """It sends them as a namespace, beside tools that the model is not offered."""
+    member = {"type": "function", "name": "shell_command", "strict": False, "parameters": COMMAND}
+    space = {"type": "namespace", "name": "mcp__files", "description": "Files.", "tools": [member]}
+    tools = [*RESPONSES_BODY["tools"], *OTHER_TOOLS, space]
+    items = [said("user", "List files.")]
+    (made,) = items_of(agents_server, items, tools=tools, **forced(CALL % "mcp__files__shell_command"))
+    assert (made["type"], made["namespace"], made["name"]) == ("function_call", "mcp__files", "shell_command")
+    items.append({name: made[name] for name in ("type", "name", "namespace", "arguments", "call_id")})
+    items.append({"type": "function_call_output", "call_id": made["call_id"], "output": "a.py"})
+    items.append({"type": "custom_tool_call", "call_id": "b", "name": "apply_patch", "input": "*** Begin Patch"})
+    items.append({"type": "custom_tool_call_output", "call_id": "b", "output": "Done."})
+    (text,) = items_of(agents_server, items, tools=tools, **forced("There is a.py."))
+    assert text["content"][0]["text"] == "There is a.py."
+
+
+@pytest.mark.parametrize("tool", [*OTHER_TOOLS, {"type": "web_surf"}], ids=lambda tool: tool["type"])
+def test_tools_that_must_be_called_or_are_unknown_are_refused_by_their_type(
+    agents_server: Server, tool: dict[str, Any]
+) -> None:
+    body = {**RESPONSES_BODY, "input": "a", "tools": [tool], "tool_choice": "required"}
     status, _, content = call(agents_server, "POST", "/v1/responses", body)
     assert status == 400
     error = json.loads(content)["error"]
-    assert (error["param"], error["code"]) == ("tools[2]", "unsupported_parameter")
+    assert (error["param"], error["code"]) == ("tools[0]", "unsupported_parameter")
     assert f"type '{tool['type']}'" in error["message"]
 
 

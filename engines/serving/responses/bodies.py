@@ -41,9 +41,17 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
 }
 INERT = InertFields(IGNORED, NEUTRAL)
+# Without a search for tools, a function that is to be loaded later is offered at once.
 INERT_IN_TOOLS = InertFields(
-    ("output_schema", "strict"), {"allowed_callers": (["direct"],), "async": (False,), "defer_loading": (False,)}
+    ("defer_loading", "output_schema", "strict"), {"allowed_callers": (["direct"],), "async": (False,)}
 )
+# Types of tools that the model is not offered, because OpenAI runs them, only its models know them, or their input is
+# not JSON. An answer never has to use them, unless ``tool_choice`` requires a call.
+LEFT_OUT_TOOLS = frozenset({
+    "apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview", "custom", "file_search",
+    "image_generation", "local_shell", "mcp", "programmatic_tool_calling", "shell", "tool_search", "web_search",
+    "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+})  # fmt: skip
 INERT_IN_REASONING = InertFields(("generate_summary", "summary"), {"context": ("auto",), "mode": ("standard",)})
 INERT_IN_TEXT = InertFields(("verbosity",), {})
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -69,11 +77,26 @@ class MessageItem(Struct, forbid_unknown_fields=True):
 
 
 class FunctionCallItem(Struct, forbid_unknown_fields=True):
-    """A call of a function; ``arguments`` are JSON."""
+    """A call of a function; ``arguments`` are JSON. ``caller`` is not used."""
 
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
+    caller: Any = None
+    id: str | None = None
+    status: str | None = None
+    internal_chat_message_metadata_passthrough: Any = None
+
+
+class CustomCallItem(Struct, forbid_unknown_fields=True):
+    """A call of a tool whose ``input`` is text."""
+
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+    caller: Any = None
     id: str | None = None
     status: str | None = None
     internal_chat_message_metadata_passthrough: Any = None
@@ -84,6 +107,7 @@ class FunctionOutputItem(Struct, forbid_unknown_fields=True):
 
     call_id: str
     output: str | list[Any]
+    caller: Any = None
     id: str | None = None
     status: str | None = None
     name: Any = None
@@ -121,6 +145,14 @@ class FunctionTool(Struct, forbid_unknown_fields=True):
 
     name: str
     parameters: dict[str, Any] | None = None
+    description: str | None = None
+
+
+class NamespaceTool(Struct, forbid_unknown_fields=True):
+    """Functions under a common name. The model does not read the description."""
+
+    name: str
+    tools: list[Any]
     description: str | None = None
 
 

@@ -14,26 +14,24 @@ from msgspec import Struct
 from ...answer_styles import AnswerStyle
 from ..forms import FormField, field_of, one_form
 from ..generation import Conversation, Generation, sampling_params
-from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
 from ..reasoning import checked_effort, styled
 from ..server_fields import draft_of, given_fields, priority_of
 from ..settings import ServerSettings
-from ..tools import Tool, ToolChoice, function
+from ..tools import ToolChoice
 from ..turns import Turns, omitted
 from .bodies import (
     INCLUDES,
     INERT_IN_REASONING,
     INERT_IN_TEXT,
-    INERT_IN_TOOLS,
     UNSUPPORTED_INCLUDES,
     AnyObject,
     AnyText,
+    CustomCallItem,
     FunctionCallItem,
     FunctionChoice,
     FunctionOutputItem,
-    FunctionTool,
     MessageItem,
     NamedSchema,
     ReasoningItem,
@@ -41,12 +39,15 @@ from .bodies import (
     ResponsesBody,
     TextPart,
 )
+from .offered_tools import Member, OfferedTools, offered_tools
 
 Item = dict[str, Any]
 _ITEMS: dict[str, type[Struct]] = {
     "message": MessageItem,
     "function_call": FunctionCallItem,
     "function_call_output": FunctionOutputItem,
+    "custom_tool_call": CustomCallItem,
+    "custom_tool_call_output": FunctionOutputItem,
     "reasoning": ReasoningItem,
 }
 _INPUT: dict[str, type[TextPart | RefusalPart]] = {"input_text": TextPart}
@@ -94,14 +95,17 @@ def generation_of(
 
 def conversation_of(body: ResponsesBody, before: Sequence[Item], style: AnswerStyle) -> Conversation:
     """Return the conversation of a body that continues the items ``before``. Raises ``HttpRefusal`` with the place."""
+    offered, choice = offered_tools(body.tools or []), _tool_choice(body)
     turns = Turns()
     if body.instructions is not None:
         turns.say("system", body.instructions)
     for each in before:
-        _add(turns, each, "previous_response_id")
+        _add(turns, each, offered, "previous_response_id")
     for at, each in enumerate(items_of(body)):
-        _add(turns, each, f"input[{at}]")
-    tools, must_call, max_calls = _tool_choice(body).among(_tools(body.tools or []))
+        _add(turns, each, offered, f"input[{at}]")
+    if choice.requires:
+        offered.require_function()
+    tools, must_call, max_calls = choice.among(offered.functions)
     messages = turns.messages()
     conversation = Conversation(
         messages,
@@ -131,14 +135,16 @@ def _is_answerable(turn: Mapping[str, Any]) -> bool:
     return turn["role"] != "assistant" or bool(turn.get("content") and "tool_calls" not in turn)
 
 
-def _add(turns: Turns, raw_item: Any, path: str) -> None:
-    """Add one item to the conversation."""
+def _add(turns: Turns, raw_item: Any, offered: OfferedTools, path: str) -> None:
+    """Add one item to the conversation; calls name functions as they are ``offered``."""
     item = parse_variant(raw_item, _ITEMS, path, default="message")
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role  # templates know no developer
         turns.say(role, _text(item.content, _PARTS, f"{path}.content"))
     elif isinstance(item, FunctionCallItem):
-        turns.call(item.call_id, item.name, item.arguments)
+        turns.call(item.call_id, offered.name_of(Member(item.namespace, item.name)), item.arguments)
+    elif isinstance(item, CustomCallItem):
+        turns.call(item.call_id, item.name, {"input": item.input})
     elif isinstance(item, FunctionOutputItem):
         turns.answer_call(item.call_id, _result(item.output, f"{path}.output"))
     elif isinstance(item, ReasoningItem):
@@ -176,20 +182,6 @@ def opened(text: str | None) -> str:
         return base64.b64decode(text or "", validate=True).decode()
     except ValueError:
         return ""
-
-
-def _tools(entries: list[Any]) -> list[Tool]:
-    tools = []
-    for at, each in enumerate(entries):
-        path = f"tools[{at}]"
-        tool = parse_variant(_without(INERT_IN_TOOLS, each, FunctionTool, path), {"function": FunctionTool}, path)
-        tools.append(function(path, tool.name, tool.description, tool.parameters))
-    return tools
-
-
-def _without(inert: InertFields, value: Any, kind: type[Struct], path: str) -> Any:
-    """Return an object in the body without the fields that have no effect."""
-    return inert.left_out(value, kind.__struct_fields__, path) if isinstance(value, dict) else value
 
 
 def _tool_choice(body: ResponsesBody) -> ToolChoice:

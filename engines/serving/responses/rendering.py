@@ -17,9 +17,17 @@ from ..rendering import Renderer, ReportedTokens, event
 from ..usage import speculation, total_acceptance
 from .bodies import ENCRYPTED_REASONING, ResponsesBody
 from .conversations import Item, items_of, opaque_reasoning
+from .offered_tools import offered_tools
 
 _PREFIXES = {"text": "msg", "thought": "rs", "call": "fc"}  # of item ids
-_LISTED_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_LISTED_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 _PARTS = {"text": "output_text", "thought": "reasoning_text"}  # types of content parts, and names of their events
 
 
@@ -78,6 +86,7 @@ class ResponseAnswer(Renderer):
         self.id = f"resp_{secrets.token_hex(16)}"
         self._head = _head(body, self.id, model)
         self._items = [_echo(each, "input") for each in (*before, *items_of(body))]
+        self._offered = offered_tools(body.tools or [])
         self._seals = ENCRYPTED_REASONING in (body.include or ())
         self._keep = store if body.store is not False else None
         self._count = count
@@ -148,7 +157,8 @@ class ResponseAnswer(Renderer):
         elif step.change == "grows":
             yield self._event(f"{name}.delta", **position, delta=step.text)
         else:
-            yield self._event(f"{name}.done", **position, name=block.name, arguments=block.text)
+            called = self._offered.member(block.name)
+            yield self._event(f"{name}.done", **position, name=called.name, arguments=block.text)
             yield self._item_event("done", block, _status(block))
 
     def _item_event(self, change: str, block: AnswerBlock, status: str) -> bytes:
@@ -167,8 +177,10 @@ class ResponseAnswer(Renderer):
         is_open = status == "in_progress"
         item: Item = {"id": self._id(block), "type": "message", "status": status}
         if block.kind == "call":
-            call = {"call_id": f"call_{block.id}", "name": block.name, "arguments": "" if is_open else block.text}
-            return {**item, "type": "function_call", **call}
+            called = self._offered.member(block.name)
+            call = {"call_id": f"call_{block.id}", "name": called.name, "arguments": "" if is_open else block.text}
+            place = {} if called.namespace is None else {"namespace": called.namespace}
+            return {**item, "type": "function_call", **call, **place}
         content = [] if is_open else [_part(block, block.text)]
         if block.kind == "text":
             return {**item, "role": "assistant", "content": content}

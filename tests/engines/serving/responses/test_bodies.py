@@ -86,7 +86,7 @@ def test_a_field_without_support_takes_only_values_that_say_nothing(name: str) -
 
 
 def test_tools_take_fields_that_say_nothing() -> None:
-    said = {"strict": True, "allowed_callers": ["direct"], "async": False, "defer_loading": None, "output_schema": {}}
+    said = {"strict": True, "allowed_callers": ["direct"], "async": False, "defer_loading": True, "output_schema": {}}
     assert asked(tools=[{**TOOL, **said}]) == asked(tools=[TOOL])
 
 

@@ -269,6 +269,41 @@ def test_a_call_is_an_item_of_its_own(calling_server: Server) -> None:
     assert told["status"] == "completed"
 
 
+def test_a_call_of_a_namespace_s_function_names_both(calling_server: Server) -> None:
+    """In the answer, whole and streamed, and in the conversation that goes on, which the server or the client keeps."""
+    tools = [{**TOOL, "name": "clock"}, TOOL, {"type": "namespace", "name": "far", "description": "", "tools": [TOOL]}]
+    text = calling("C").replace("weather", "far__weather")
+    told = answer(calling_server, tools=tools, **written(f"{text}\n{calling('F')}"))
+    far, near = told["output"]
+    assert (far["namespace"], far["name"], far["arguments"]) == ("far", "weather", '{"unit": "C"}')
+    assert near["name"] == "weather"
+    assert "namespace" not in near
+    assert told["tools"] == tools
+    result = {"type": "function_call_output", "call_id": far["call_id"], "output": "7 C"}
+    continued = answer(calling_server, tools=tools, previous_response_id=told["id"], input=[result])
+    sent = answer(calling_server, tools=tools, input=[USER, far, near, result])
+    flat = answer(
+        calling_server,
+        tools=tools,
+        input=[USER, {**CALL, **far, "name": "far__weather", "namespace": None}, near, result],
+    )
+    assert text_of(continued) == text_of(sent) == text_of(flat)
+    assert continued["usage"]["input_tokens"] == sent["usage"]["input_tokens"] == flat["usage"]["input_tokens"]
+
+
+def test_calls_of_custom_tools_are_read_kept_and_listed(calling_server: Server) -> None:
+    made = {"type": "custom_tool_call", "call_id": "a", "name": "weather", "input": "Rome"}
+    result = {"type": "custom_tool_call_output", "call_id": "a", "output": "7 C"}
+    told = answer(calling_server, input=[USER, made, result])
+    plain = [{**CALL, "arguments": '{"input": "Rome"}'}, {**result, "type": "function_call_output"}]
+    assert comparable(told) == comparable(answer(calling_server, input=[USER, *plain]))
+    _, _, content = call(calling_server, "GET", f"/v1/responses/{told['id']}/input_items?order=asc")
+    listed = json.loads(content)["data"][1:]
+    assert [each["id"].partition("_")[0] for each in listed] == ["ctc", "ctco"]
+    references = [{"type": "item_reference", "id": each["id"]} for each in listed]
+    assert comparable(answer(calling_server, input=[USER, *references])) == comparable(told)
+
+
 @pytest.mark.parametrize(
     ("choice", "names"),
     [("required", {"weather", "clock"}), ({"type": "function", "name": "clock"}, {"clock"})],
@@ -512,7 +547,7 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         ({"instructions": "a", "input": [USER, CALL]}, "input[1]", "input[1] is a call or reasoning"),
         ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role", "role"),
         ({"input": [{"type": "item_reference", "id": 1}]}, "input[0]", "type 'item_reference'"),
-        ({"input": [{"type": "custom_tool_call"}]}, "input[0]", "supported: message, function_call"),
+        ({"input": [{"type": "tool_search_call"}]}, "input[0]", "supported: message, function_call"),
         ({"input": ["a"]}, "input[0]", "must be an object"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]},
@@ -522,11 +557,12 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]", "'input_file'"),
         ({"input": [{"type": "function_call_output", "output": "a"}]}, "input[0].call_id", "required field"),
         (
-            {"tools": [{"type": "web_search"}]},
+            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
             "tools[0]",
-            "type 'web_search', which this server does not support; supported: function",
+            "type 'web_search', which this server does not support; supported: function, namespace",
         ),
-        ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "tools[0]", "supported: function"),
+        ({"tools": [{"type": "a"}]}, "tools[0]", "supported: function, namespace"),
+        ({"tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice", "type 'custom'"),
         ({"tools": [{"name": "f"}]}, "tools[0]", "type"),
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0]", "no name"),
         ({"tool_choice": "required"}, "tool_choice", "tools is empty"),
