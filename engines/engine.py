@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, get_args
@@ -40,6 +40,7 @@ MAX_QUEUE_SIZE = 256
 MAX_PRIORITY = (1 << 31) - 1
 _CYCLES, _FEW, _PATIENCE = 16, 3, 3  # of `measure_rounds`: cycles through all K, those within its time, times that time
 _TIMED_CALLS, _TIMED_TOKENS = 16, 64
+_LOADS = 3  # attempts to load a folder that other commands replace meanwhile
 _PREFIX_SHARE, _MAX_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
@@ -154,37 +155,42 @@ class Engine:
             folder = Path(path)
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
-        read = Manifest.read(folder)
-        while True:
-            manifest, default = engine_with(read, draft)
-            for each in further:
-                with_drafter(manifest, each)
-            longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
-            hashed = files_to_hash(manifest.files, check)
-            try:
-                check_files(manifest.files, folder, hashes=False)
-                check_files(hashed, folder)
-                break
-            except EnvironmentProblem:
-                before, read = read, Manifest.read(folder)
-                if read == before:
-                    raise  # else a command has changed the engine since, such as verify its results
-        profiler = Profiler() if flag("profile", profile) else None
-        backend = open_backend(folder, manifest, slots, threads, profiler)
-        tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
-        engine = cls(
-            folder,
-            manifest,
-            backend,
-            tokenizer,
-            draft=default,
-            max_queue_size=queue,
-            max_prefill_tokens=prefill,
-            prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if cache_bytes is None else cache_bytes,
-            max_seq_len=longest,
-            chat_template=template,
-            checked="hashes" if hashed.keys() == manifest.files.keys() else check,
-        )
+        profiles = flag("profile", profile)
+
+        def open_once() -> Engine:
+            read = Manifest.read(folder)
+            while True:
+                manifest, default = engine_with(read, draft)
+                for each in further:
+                    with_drafter(manifest, each)
+                longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
+                hashed = files_to_hash(manifest.files, check)
+                try:
+                    check_files(manifest.files, folder, hashes=False)
+                    check_files(hashed, folder)
+                    break
+                except EnvironmentProblem:
+                    before, read = read, Manifest.read(folder)
+                    if read == before:
+                        raise  # else a command has changed the engine since, such as verify its results
+            profiler = Profiler() if profiles else None
+            backend = open_backend(folder, manifest, slots, threads, profiler)
+            tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
+            return cls(
+                folder,
+                manifest,
+                backend,
+                tokenizer,
+                draft=default,
+                max_queue_size=queue,
+                max_prefill_tokens=prefill,
+                prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if cache_bytes is None else cache_bytes,
+                max_seq_len=longest,
+                chat_template=template,
+                checked="hashes" if hashed.keys() == manifest.files.keys() else check,
+            )
+
+        engine = _from_one_folder(folder, open_once)
         for each in further:
             engine.load_drafter(each)
         if flag("auto_draft", auto_draft):
@@ -195,7 +201,7 @@ class Engine:
             strategy = decoding.method.strategy
             if strategy is not None and strategy.enqueues_only:
                 for k in decoding.policy.counts:
-                    backend.warm(strategy.round, k, decoding.drafter)
+                    engine._backend.warm(strategy.round, k, decoding.drafter)
         return engine
 
     def close(self, *, drain: bool = False) -> None:
@@ -582,6 +588,37 @@ class Engine:
         submission = Submission(request.prompt, request.delivery)
         self._loop.submit([request], waits=waits)
         return submission
+
+
+def _from_one_folder(path: Path, open_once: Callable[[], Engine]) -> Engine:
+    """Return an engine whose files are all from one folder: each is opened by its path, which a build may replace."""
+    for _ in range(_LOADS):
+        before = _identity(path)
+        try:
+            engine = open_once()
+        except EnvironmentProblem:
+            if _identity(path) == before:
+                raise
+            continue
+        if _identity(path) == before:
+            return engine
+        engine.close()
+        del engine
+        return_freed_memory()
+    raise EnvironmentProblem(
+        f"{path} was replaced while it was loaded",
+        why=f"in each of {_LOADS} attempts, a command published another engine in its place",
+        fix="load the engine again when no command replaces it",
+    )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a folder from another one at the same path; None if there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines import engine as engine_module
+from peagle.engines.backends.opening import open_backend
 from peagle.engines.folder import checks
+from peagle.engines.folder.manifest import Manifest
 from peagle.engines.scheduling import scheduler
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import torch_reference
@@ -348,6 +352,68 @@ def test_flipped_bit_in_large_weights_is_found_only_by_hashes(
     (folder / "resolved_config.yaml").write_bytes((folder / "resolved_config.yaml").read_bytes()[:-1] + b" ")
     with pytest.raises(EnvironmentProblem, match=r"resolved_config\.yaml was changed after the build"):
         Engine.load(folder, threads=1)
+
+
+def publish_during_loads(monkeypatch: pytest.MonkeyPatch, folder: Path, others: list[Path]) -> None:
+    """Let each of the next loads of ``folder`` find another engine in its place, after its files were checked."""
+
+    def open_another(*arguments: Any) -> Any:
+        if others:
+            folder.rename(folder.with_name(f"replaced-{len(others)}"))
+            others.pop(0).rename(folder)
+        return open_backend(*arguments)
+
+    monkeypatch.setattr(engine_module, "open_backend", open_another)
+
+
+def another_engine(tiny_folder: Path, path: Path, eos_token_id: int) -> Path:
+    shutil.copytree(tiny_folder, path)
+    replace(Manifest.read(path), eos_token_ids=(eos_token_id,)).write(path)
+    return path
+
+
+def test_engine_replaced_during_its_load_is_loaded_again(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = another_engine(tiny_folder, tmp_path / "engine", 5)
+    publish_during_loads(monkeypatch, folder, [another_engine(tiny_folder, tmp_path / "other", 6)])
+    with Engine.load(folder, threads=1) as engine:
+        assert engine.manifest == Manifest.read(folder)
+        assert engine.manifest.eos_token_ids == (6,)
+
+
+def test_error_of_a_replaced_engine_is_not_that_of_its_successor(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = another_engine(tiny_folder, tmp_path / "engine", 5)
+    other = another_engine(tiny_folder, tmp_path / "other", 6)
+    publish_during_loads(monkeypatch, folder, [other])
+    monkeypatch.setattr(engine_module, "Tokenizer", refuse_once(Tokenizer))
+    with Engine.load(folder, threads=1) as engine:
+        assert engine.manifest.eos_token_ids == (6,)
+
+
+def refuse_once(call: Any) -> Any:
+    """Return ``call`` with an error of its first use, as if a file were missing between two engines."""
+    errors = [EnvironmentProblem("tokenizer.json is missing")]
+
+    def run(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return call(*arguments)
+
+    return run
+
+
+def test_engine_that_every_load_finds_replaced_is_refused(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = another_engine(tiny_folder, tmp_path / "engine", 5)
+    others = [another_engine(tiny_folder, tmp_path / f"other-{each}", 6) for each in range(3)]
+    publish_during_loads(monkeypatch, folder, others)
+    with pytest.raises(EnvironmentProblem, match="was replaced while it was loaded") as caught:
+        Engine.load(folder, threads=1)
+    assert "when no command replaces it" in caught.value.fix
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-46, 1e-45, 1e-40, 1e-38, 1e-37, 9e-6])
