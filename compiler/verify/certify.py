@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...engines.backends.onnxruntime.kernels import library_of
 from ...engines.draft_options import drafting_methods
 from ...engines.folder.manifest import Manifest
+from ...plugins.errors import UsageError
 from ..bundled.prompts import varied_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Tokens
@@ -56,7 +57,7 @@ def certify(
     A record that exists is continued. Draft methods take turns, all that the engine has unless ``draft`` names one, and
     each turn has prompts and seeds of its own. The file is written after each comparison. ``depths``, ``exact`` and
     ``batch`` are those of ``compare_on_and_off``. Raises ``UsageError`` for a file that is no such record, or is the
-    record of another engine, other options or another machine.
+    record of another engine, other options or another machine, and for one that changed meanwhile.
     """
     manifest, path = engine.manifest, request.path
     methods = (draft,) if draft else tuple(each.name for each in drafting_methods(manifest))
@@ -77,8 +78,8 @@ def certify(
     )
     command = _command(engine.folder, request, options, depths, draft)
     record = Certificate(_compared(engine.folder, manifest), options, machine, command, began=now, ended=now)
-    if path.exists():
-        written = Certificate.read(path)
+    written = Certificate.read(path) if path.exists() else None
+    if written is not None:
         continued = written.continued_as(record, path)
         record = continued if written.tokens_compared < request.tokens else written  # as it is in the file
     count = max(_MIN_PROMPTS, batch * (batch + 1) // 2)
@@ -101,8 +102,20 @@ def certify(
                 on_compared=say,
             )
             record = record.with_comparison(compared, turn * count, _now())
+            _require_unchanged(path, written)
             record.write(path)
+            written = record
     return record.losslessness(path)
+
+
+def _require_unchanged(path: Path, written: Certificate | None) -> None:
+    """Raise ``UsageError`` if the file has another record than ``written``, which this run has read or written last."""
+    if path.exists() and (written is None or Certificate.read(path).seal != written.seal):
+        raise UsageError(
+            f"{path} changed during the comparison",
+            why="another run has written it, and its comparisons would be lost",
+            fix="wait until no other run writes this file, then run the same command again to continue it",
+        )
 
 
 def _now() -> str:

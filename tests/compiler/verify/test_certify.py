@@ -24,17 +24,20 @@ SHORT = ("--only", "losslessness", "--max-tokens", 2, "--num-speculative-tokens"
 
 
 class Calls(FakeEngine):
-    """It counts the texts that it generates, and may be interrupted at one of them."""
+    """It counts the texts that it generates, and may be interrupted at one of them, or call ``meanwhile``."""
 
-    def __init__(self, folder: Path, interrupted_at: int = -1, **faults: Any) -> None:
+    def __init__(
+        self, folder: Path, interrupted_at: int = -1, meanwhile: Callable[[], object] = lambda: None, **faults: Any
+    ) -> None:
         super().__init__(folder, **faults)
         self.texts: list[tuple[str | None, int | None]] = []
-        self.interrupted_at = interrupted_at
+        self.interrupted_at, self.meanwhile = interrupted_at, meanwhile
 
     def generate(self, prompts: Any, params: Any, **options: Any) -> list[Any]:
         self.texts += [(options.get("draft"), each.seed) for each in params]
         if 0 <= self.interrupted_at < len(self.texts):
             raise KeyboardInterrupt
+        self.meanwhile()
         return super().generate(prompts, params, **options)
 
 
@@ -127,6 +130,30 @@ def test_a_record_of_other_options_is_refused_before_anything_is_generated(
     with pytest.raises(UsageError, match="another engine"):
         certified(changed, 2 * ONE)
     assert engine.texts == changed.texts == []
+
+
+@pytest.mark.parametrize("begins_with", [0, ONE])  # no file, and the record of an earlier run
+def test_a_record_that_another_run_writes_meanwhile_is_kept(
+    begins_with: int, tmp_path: Path, certified: Certified
+) -> None:
+    path, longer = tmp_path / "certificate.json", tmp_path / "longer.json"
+    certified(FakeEngine(tmp_path), 3 * ONE)
+    path.rename(longer)
+    if begins_with:
+        certified(FakeEngine(tmp_path), begins_with)
+    with pytest.raises(UsageError, match="changed during the comparison") as caught:
+        certified(Calls(tmp_path, meanwhile=lambda: shutil.copy(longer, path)), 6 * ONE)
+    assert "run the same command again" in caught.value.fix
+    assert path.read_bytes() == longer.read_bytes()
+    certified(FakeEngine(tmp_path), 6 * ONE)
+    assert record(tmp_path).comparisons[:3] == Certificate.read(longer).comparisons
+
+
+def test_a_record_that_is_removed_meanwhile_is_written_again(tmp_path: Path, certified: Certified) -> None:
+    certified(FakeEngine(tmp_path), ONE)
+    path = tmp_path / "certificate.json"
+    certified(Calls(tmp_path, meanwhile=lambda: path.unlink(missing_ok=True)), 2 * ONE)
+    assert record(tmp_path).tokens_compared == 2 * ONE
 
 
 def test_changed_tokens_are_recorded_with_their_place(tmp_path: Path, certified: Certified) -> None:
