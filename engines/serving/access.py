@@ -158,4 +158,10 @@ class JsonLines(logging.Formatter):
 
 def _line(seconds: float, event: str, fields: Mapping[str, Any]) -> str:
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-    return msgspec.json.encode({"time": when, "event": event, **fields}).decode()
+    shown = {name: _as_utf8(value) if isinstance(value, str) else value for name, value in fields.items()}
+    return msgspec.json.encode({"time": when, "event": event, **shown}).decode()
+
+
+def _as_utf8(text: str) -> str:
+    """Return a text with escapes in place of lone surrogates, which stand for bytes of a path that are not UTF-8."""
+    return text.encode(errors="backslashreplace").decode()

@@ -16,7 +16,7 @@ import pytest
 
 from peagle.engines import Engine
 from peagle.engines.policy import misfit
-from peagle.engines.serving.access import JsonLines, check_api_key
+from peagle.engines.serving.access import JsonLines, check_api_key, log
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
 from peagle.plugins.errors import UsageError
@@ -193,6 +193,17 @@ def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
     (warning,) = (each for each in told if each["event"] == "warning")
     assert "does not match this target" in warning["message"]
     assert (told[-1]["logger"], told[-1]["trace"]) == ("a.library", "ValueError: of a kind")
+
+
+def test_log_escapes_paths_that_are_not_utf_8(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = _log(monkeypatch, caplog)
+    log("loaded", engine="/é/engine-\udcff", checked="sizes")
+    logging.getLogger("a.library").error("cannot read %s", "engine-\udcff")
+    loaded, failed = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (loaded["engine"], loaded["checked"]) == ("/é/engine-\\udcff", "sizes")
+    assert failed["message"] == "cannot read engine-\\udcff"
 
 
 def test_lossy_acceptance_is_labelled_everywhere(server: Server, caplog: pytest.LogCaptureFixture) -> None:
