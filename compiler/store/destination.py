@@ -86,20 +86,21 @@ def is_record(path: Path, key: str) -> bool:
     return isinstance(content, dict) and key in content
 
 
-def require_name(out: Path) -> None:
-    """Reject names that reports and terminals cannot display."""
-    if any(unicodedata.category(each) in ("Cc", "Cs") for each in str(out)):
-        is_locale = not any(unicodedata.category(each) == "Cc" for each in str(out)) and _is_utf8(out)
+def require_name(path: Path | str, option: str = "--out") -> None:
+    """Reject names that reports and terminals cannot display; ``option`` is what the user named by them."""
+    name = str(path)
+    if any(unicodedata.category(each) in ("Cc", "Cs") for each in name):
+        is_locale = not any(unicodedata.category(each) == "Cc" for each in name) and _is_utf8(name)
         raise UsageError(
-            f"--out {str(out)!a} cannot be displayed",
+            f"{option} {name!a} cannot be displayed",
             why="the encoding of the locale is not UTF-8"
             if is_locale
             else "the name has control characters, or bytes that are not UTF-8",
-            fix=f"{'set PYTHONUTF8=1, or ' if is_locale else ''}choose another name for --out",
+            fix=f"{'set PYTHONUTF8=1, or ' if is_locale else ''}choose another name for {option}",
         )
 
 
-def _is_utf8(path: Path) -> bool:
+def _is_utf8(path: str) -> bool:
     """Return True if the bytes of a path are UTF-8, although the locale may decode them otherwise."""
     try:
         os.fsencode(path).decode()

@@ -19,7 +19,7 @@ from ..bundled.prompts import code_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Bytes
 from ..store.atomic_files import require_writable
-from ..store.destination import require_outside_engines
+from ..store.destination import require_name, require_outside_engines
 from .certificate import Certificate
 from .certify import DEFAULT_TOKENS, CertificateRequest
 from .measure_precision import MeasureRequest, Reference
@@ -96,6 +96,7 @@ class VerifyOptions:
                 f"--certificate {self.certificate}: the folder {self.certificate.parent} does not exist",
                 fix="create the folder first",
             )
+        require_name(self.certificate, "--certificate")
         require_outside_engines(self.certificate, f"--certificate {self.certificate}")
         if os.path.exists(self.certificate):  # before minutes of other work
             Certificate.read(self.certificate)
@@ -140,6 +141,7 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
     request = options.measures(manifest)
     certificate = None
     if options.certificate is not None:
+        require_name(engine.resolve().name, "the engine")  # the certificate has this name
         tokens = DEFAULT_TOKENS if options.tokens is None else options.tokens
         certificate = CertificateRequest(options.certificate, tokens, options.threads)
     with progress.step("check the files", Bytes(sum(entry.size for entry in manifest.files.values()))) as advance:

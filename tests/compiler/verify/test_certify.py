@@ -15,6 +15,8 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.verify.certificate import Certificate
 from peagle.compiler.verify.certify import CertificateRequest, certify
 from peagle.compiler.verify.losslessness import Losslessness
+from peagle.compiler.verify.verify_path import VerifyOptions, verify_path
+from peagle.engines import Engine
 from peagle.plugins.errors import UsageError
 from tests.compiler.verify.test_losslessness import FakeEngine
 from tests.fixtures.commands import Run
@@ -205,6 +207,24 @@ def test_options_that_make_no_certificate_are_refused(
     done = cli("verify", tmp_path, *flags)
     assert done.code == 2
     assert error in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("name", ["not-utf-8-\udcff.json", "two\nlines.json"])
+def test_a_name_that_a_certificate_cannot_hold_is_refused_first(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--certificate .* cannot be displayed") as caught:
+        verify_path(tmp_path / "no-engine", VerifyOptions(certificate=tmp_path / name))
+    assert "choose another name for --certificate" in caught.value.fix
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_engine_whose_name_a_certificate_cannot_hold_is_refused_before_it_is_loaded(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "load", lambda *_, **__: pytest.fail("it loaded the engine first"))
+    engine = Path(shutil.copytree(tiny_folder, tmp_path / "engine-\udcff"))
+    options = VerifyOptions(only=("losslessness",), certificate=tmp_path / "certificate.json")
+    with pytest.raises(UsageError, match=r"the engine 'engine-\\udcff' cannot be displayed"):
+        verify_path(engine, options)
 
 
 def test_no_certificate_is_put_into_an_engine(tiny_folder: Path, cli: Run) -> None:
