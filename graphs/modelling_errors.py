@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ..plugins.errors import BuildError, PeagleError
 from ..plugins.problems import shown
+from ..plugins.temporary_folder import temporary_folder
 
 
 @contextmanager
@@ -14,13 +15,14 @@ def modelling(file: str, problem: str = "cannot be turned into a model") -> Iter
     """Context for running the modeling code of ``transformers`` on the configuration in ``file``.
 
     Its exceptions, and torch's, can be of any class, because unchecked values fail wherever they are first used. A
-    missing package is not reported as an error of the configuration.
+    missing package is not reported as an error of the configuration, nor is a missing folder for temporary files.
     """
     try:
         yield
     except (PeagleError, ImportError):
         raise
     except Exception as error:
+        temporary_folder()  # torch needs one: its absence is no error of the configuration either
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise BuildError(
             f"{file} {problem}",

@@ -23,7 +23,7 @@ except ImportError:
 # Shared fixtures. These files import heavy libraries inside the fixtures, because tests/gpu runs without them.
 _FIXTURES = (
     "stages", "attacks", "bodies", "browsers", "commands", "cpu_kernels", "engines", "exports", "graphs", "heads",
-    "pairs", "plugin_library", "servers", "thrift", "trials", "triton",
+    "pairs", "plugin_library", "servers", "temporary", "thrift", "trials", "triton",
 )  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 

@@ -23,6 +23,7 @@ from ...plugins.number_formats import kernels_of
 from ...plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
 from ...plugins.ops.quantized_linear.packed_weights import code_shape, columns_multiple, scale_dtype, scale_shape
 from ...plugins.ops.wide_linear.packed_matrix import packed_shape
+from ...plugins.temporary_folder import temporary_folder
 from ..store.stages import StageStore
 from .cpu_in_use import measured_on
 
@@ -67,7 +68,7 @@ def measure_cpu(shape: ProbeShape, library: Path, threads: int) -> CpuSpeed:
     packed = packed_name(shape.kind)
     count = max(round(min(shape.bytes, _MAX_BYTES) / _layer_bytes(packed, shape)), 1)
     layers = [_Layer(packed, shape) for _ in range(count)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
         path = Path(folder) / "probe.onnx"
         path.write_bytes(_model(layers, shape))
         session = open_session(path, threads, library)

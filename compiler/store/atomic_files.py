@@ -105,7 +105,7 @@ def writing(path: Path, needed: int) -> Iterator[None]:
             is_inside = _is_around(error_path, path) or _is_around(path, error_path)
             raise EnvironmentProblem(
                 f"cannot {'write to' if is_inside else 'read'} {error_path}",
-                why=os.strerror(error.errno),
+                why=error.strerror or os.strerror(error.errno),
                 fix=fix if is_inside else "check that the file exists and is readable",
             ) from error
         raise

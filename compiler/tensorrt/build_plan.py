@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...plugins.errors import BuildError
+from ...plugins.temporary_folder import temporary_folder
 from ...plugins.tensorrt.import_tensorrt import child_environment
 from ...plugins.tensorrt.products import PRODUCTS
 from ..console import interrupts
@@ -40,7 +41,10 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
     """
     request.check()
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as log:
+    with (
+        writing(out.parent, _weight_bytes(request.graph)),
+        tempfile.TemporaryFile(prefix="peagle-plan-", dir=temporary_folder()) as log,
+    ):
         out.parent.mkdir(parents=True, exist_ok=True)
         with remove_on_exit(temporary), remove_on_exit(layers_beside(temporary)):
             with progress.step(f"build {request.name} plan", STEPS) as advance:
@@ -80,7 +84,8 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
 
     command = [sys.executable, "-P", "-m", worker.__name__, str(out), str(_severity())]
     pipe, product = subprocess.PIPE, PRODUCTS[request.product]
-    with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, remove_on_exit(Path(private)):
+    scratch = tempfile.TemporaryDirectory(prefix="peagle-library-", dir=temporary_folder())
+    with scratch as private, remove_on_exit(Path(private)):
         environment = child_environment(Path(private)) if product.needs_link else {}
         environment |= {} if product.builds_ahead else _visible_gpu(request)
         child = subprocess.Popen(

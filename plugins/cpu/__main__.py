@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ..errors import PeagleError
+from ..temporary_folder import temporary_folder
 from .compile import compile_library
 from .self_test import try_library
 
@@ -18,7 +19,7 @@ def main() -> int:
         began = time.monotonic()
         library = compile_library()
         seconds = time.monotonic() - began
-        with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="peagle-cpu-", dir=temporary_folder()) as temporary:
             path = Path(sys.argv[1] if len(sys.argv) > 1 else temporary) / "kernels.so"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(library.code)

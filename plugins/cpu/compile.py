@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..errors import BuildError, EnvironmentProblem
 from ..optional_packages import install, is_installed
+from ..temporary_folder import temporary_folder
 from .sources import OPTIONS, digest, units
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
@@ -65,7 +66,7 @@ class Compiler:
         """Return what tells versions apart; empty if the compiler does not run, which compiling reports."""
         if "ziglang" in self.command:
             return version("ziglang")
-        with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as folder, suppress(BuildError):
+        with _build_folder() as folder, suppress(BuildError):
             return _version_line(self, folder)
         return ""
 
@@ -105,7 +106,8 @@ def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
 def compile_library() -> CpuLibrary:
     """Compile the kernels for this machine.
 
-    Raises ``EnvironmentProblem`` if there is no compiler, and ``BuildError`` with every compiler's output if all fail.
+    Raises ``EnvironmentProblem`` if there is no compiler or no folder for temporary files. Raises ``BuildError`` with
+    every compiler's output if all fail.
     """
     files = {name: text.encode() for name, text in units().items()}
     made = compile_shared(files, OPTIONS, find_compilers(), "the CPU kernels")
@@ -130,7 +132,7 @@ def compile_shared(
 
 
 def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
-    with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as folder:
+    with _build_folder() as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
         # Relative names in a private folder keep paths of this machine out of the machine code.
@@ -147,6 +149,10 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
                 "the C++ compiler failed", why="the compiler reported success but wrote no output file", fix=_ANOTHER
             ) from error
         return code, _version_line(compiler, folder)
+
+
+def _build_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="peagle-cpu-", dir=temporary_folder())
 
 
 def _version_line(compiler: Compiler, folder: str) -> str:

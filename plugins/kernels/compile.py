@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from ..errors import REPORT, BuildError, EnvironmentProblem
 from ..op_spec import OpSpec
+from ..temporary_folder import temporary_folder
 from .sources import OPTIONS, digest, entries, source
 
 
@@ -51,7 +52,7 @@ def compile_nvcc(op: OpSpec, sm: int) -> Cubin:
     """
     nvcc = find_nvcc()
     name = f"{op.folder}.cu"
-    with tempfile.TemporaryDirectory(prefix="peagle-nvcc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="peagle-nvcc-", dir=temporary_folder()) as folder:
         (Path(folder) / name).write_text(source(op), encoding="utf-8")
         # Relative names in a private folder keep paths of this machine out of the machine code.
         arguments = ["-cubin", f"-arch=sm_{sm}", *OPTIONS, "-Xptxas", "-v", "-o", "out.cubin", name]

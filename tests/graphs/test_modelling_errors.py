@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import pytest
 
 from peagle.graphs.modelling_errors import modelling
 from peagle.graphs.targets.skeleton import Skeleton
-from peagle.plugins.errors import BuildError, UsageError
+from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 from tests.models import CONFIGS
 
 
@@ -37,6 +38,11 @@ def test_descriptive_error_is_passed_through(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, modelling("config.json"):
         raise error
     assert caught.value is error
+
+
+def test_missing_folder_for_temporary_files_is_not_the_configurations_fault(no_temporary_folder: None) -> None:
+    with pytest.raises(EnvironmentProblem, match="no folder for temporary files"), modelling("config.json"):
+        tempfile.gettempdir()  # as torch calls it on import
 
 
 @pytest.mark.parametrize("change", [{"hidden_act": "banana"}, {"pad_token_id": 5000}, {"initializer_range": "x"}])

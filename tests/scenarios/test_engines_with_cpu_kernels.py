@@ -14,13 +14,15 @@ from peagle.compiler.pipeline import cpu_kernels as stage
 from peagle.compiler.pipeline.assemble_engine import BuildResult
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.reports.engine_contents import inspect_engine
-from peagle.compiler.request.build_platform import platform_of
+from peagle.compiler.pipeline.shared_steps import PipelineRun
+from peagle.compiler.request.build_platform import BuildPlatform, platform_of
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import kernels
 from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.folder.manifest import Manifest
+from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.cpu import LIBRARY, pack, self_test
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.errors import EnvironmentProblem
@@ -286,6 +288,19 @@ def test_build_without_compilation_uses_onnxruntime_kernels(
     (warning,) = [text for text in result.report["warnings"] if "kernels" in text]
     why = "the CPU kernels cannot be compiled: " if broken else "$CXX is not a program: "
     assert warning.startswith(f"{why}{compiler}: {'out of luck: ' if broken else ''}{LACKS}set CXX to ")
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_without_a_folder_for_temporary_files_onnxruntime_kernels_are_used_with_a_warning(
+    is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_temporary_folder: None
+) -> None:
+    monkeypatch.setenv("CXX", "true")
+    platform = BuildPlatform("onnxruntime", "1", (), LOWERINGS["cpu"], runs_here=True)
+    made = stage.cpu_kernels(PipelineRun.begin(StageStore(tmp_path / "store"), None), platform, is_asked=is_asked)
+    assert (made.stage, made.lowering.name) == (None, "cpu" if is_asked else "ort")
+    (warning,) = made.warnings
+    assert "there is no folder for temporary files: " in warning
+    assert "; set TMPDIR to " in warning
 
 
 def test_the_library_is_compiled_once_for_all_builds(cpu_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ....plugins.errors import EnvironmentProblem
+from ....plugins.temporary_folder import temporary_folder
 from ..profiling import Profiler
 
 _RUN, _SUFFIX = "model_run", "_kernel_time"  # names of events
@@ -20,7 +22,7 @@ class ProfiledSession:
 
     def __init__(self, open_with: Callable[[str], Any], component: str, profiler: Profiler) -> None:
         """Open a session; ``open_with`` takes the prefix of the file that ONNX Runtime writes its events to."""
-        self._folder = tempfile.TemporaryDirectory(prefix="peagle-profile-")
+        self._folder = tempfile.TemporaryDirectory(prefix="peagle-profile-", dir=temporary_folder())
         self._session = open_with(str(Path(self._folder.name) / _PREFIX))
         self._half, self._profiler = component, profiler
         self._runs: list[tuple[str | None, float]] = []
@@ -46,11 +48,20 @@ class ProfiledSession:
     def end(self) -> None:
         """Pass all recorded passes to the profiler.
 
-        Events beyond ONNX Runtime's limit are missing, and so are their passes.
+        Events beyond ONNX Runtime's limit are missing, and so are their passes. Raises ``EnvironmentProblem`` if it
+        could not write them all.
         """
         trace = Path(self._session.end_profiling())
-        events = json.loads(trace.read_bytes())
-        self._folder.cleanup()
+        try:
+            events = json.loads(trace.read_bytes())
+        except (OSError, ValueError) as error:  # ONNX Runtime ignores that a disk is full
+            raise EnvironmentProblem(
+                f"the times that ONNX Runtime measured for the {self._half} are incomplete",
+                why=f"{trace} cannot be read: {error}",
+                fix="free some space on the disk of this file, or set TMPDIR to a folder on another disk",
+            ) from error
+        finally:
+            self._folder.cleanup()
         for (phase, seconds), layers in zip(self._runs, _passes(events), strict=False):
             self._profiler.add(phase, self._half, seconds, layers)
 

@@ -175,6 +175,12 @@ def test_a_file_elsewhere_was_read(out: Path) -> None:
     assert "is readable" in caught.value.fix
 
 
+def test_the_reason_is_that_of_the_error_if_it_has_one(out: Path) -> None:
+    with pytest.raises(EnvironmentProblem) as caught, writing(out, 1):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/nope']")
+    assert caught.value.why == "No usable temporary directory found in ['/nope']"
+
+
 def test_a_name_that_the_disk_does_not_take_is_the_users(out: Path) -> None:
     with pytest.raises(UsageError, match="is not a valid file name"), writing(out, 1):
         (out.parent.parent / ("x" * 300)).mkdir()

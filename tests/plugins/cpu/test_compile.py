@@ -54,6 +54,14 @@ def test_pypi_compiler_comes_last_with_a_generic_target(monkeypatch: pytest.Monk
     assert find_compilers() == (Compiler((sys.executable, "-m", "ziglang", "c++"), ("-mcpu=baseline",)),)
 
 
+def test_missing_folder_for_temporary_files_is_not_the_compilers_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None, no_temporary_folder: None
+) -> None:
+    monkeypatch.setenv("CXX", str(program(tmp_path, "mine", "exit 0")))
+    with pytest.raises(EnvironmentProblem, match="no folder for temporary files"):
+        compile_library()
+
+
 def test_named_compiler_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None) -> None:
     named = program(tmp_path, "mine", "exit 1")
     monkeypatch.setenv("CXX", str(named))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.backends.onnxruntime.profiled_session import _passes
+from peagle.engines.backends.onnxruntime.profiled_session import ProfiledSession, _passes
+from peagle.engines.backends.profiling import Profiler
+from peagle.plugins.errors import EnvironmentProblem
 from tests.engines.mixed_requests import PROMPTS
 
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -42,6 +44,32 @@ def test_a_profile_has_every_round_with_the_nodes_of_both_graphs(
 def test_an_engine_loaded_without_a_profile_has_none(tiny_folder: Path) -> None:
     profile = Engine.load(tiny_folder, threads=1).end_profile()
     assert (profile.phases, profile.passes) == ({}, ())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_trace_that_a_full_disk_cuts_off_is_reported(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class CutOff:
+        def __init__(self, prefix: str) -> None:
+            self.path = Path(f"{prefix}.json")
+
+        def end_profiling(self) -> str:
+            if is_there:
+                self.path.write_text('[{"cat": "Node", "na')
+            return str(self.path)
+
+    with pytest.raises(EnvironmentProblem, match="measured for the target are incomplete") as caught:
+        ProfiledSession(CutOff, "target", Profiler()).end()
+    assert "set TMPDIR" in caught.value.fix
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_profile_without_a_folder_for_temporary_files_is_refused(no_temporary_folder: None) -> None:
+    with pytest.raises(EnvironmentProblem, match="no folder for temporary files"):
+        ProfiledSession(lambda _: pytest.fail("it opened the session first"), "target", Profiler())
 
 
 def test_nodes_belong_to_the_run_that_ends_after_them() -> None:
