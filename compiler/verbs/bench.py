@@ -9,6 +9,7 @@ import typer
 
 from ...plugins.errors import PeagleError
 from ..console import interrupts
+from ..console.exit_cleanup import defer_stops
 from ..console.printing import emit, interruptible, note
 from .flags.completion import one_of, several
 from .flags.help_text import DRAFT, RUN, SAMPLING
@@ -30,7 +31,7 @@ def _method_names() -> list[str]:
     return [each.name for each in METHODS.values() if each.drafts]
 
 
-@interruptible("no file was written; any tables above cover only the turns that had finished")
+@interruptible("turns that had finished are in the files named above; if none are named, no file was written")
 @with_verbosity
 def bench(
     verbosity: Verbosity,
@@ -161,7 +162,8 @@ def bench(
     equals that of plain decoding. The prefix cache is off.
 
     bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
-    adds a report with charts. Ctrl-C stops the measurement and prints the results so far.
+    adds a report with charts. Ctrl-C or SIGTERM ends the measurement early, and the results so far are printed and
+    written.
 
     Example: peagle-compile bench demo-engine --workload humaneval
     """
@@ -196,31 +198,38 @@ def bench(
     out = out or Path("bench.json")
     require_outputs(out, html)
     run = BenchRun(options)
+    written = f"wrote {out}" + ("" if html is None else f" and {html}")
 
     def write(result: BenchResult) -> None:
-        result.write_json(out)
-        if html is not None:
-            write_page(html, result)
+        with defer_stops():  # else a stop would lose the figures
+            result.write_json(out)
+            if html is not None:
+                write_page(html, result)
         if not as_json:
             print(report(result))
-            note(f"wrote {out}" + ("" if html is None else f" and {html}"))
+            note(written)
 
     try:
         with verbosity.work() as progress:
             result = run.start(progress)
-    except KeyboardInterrupt:
-        if run.has_turns and not as_json:
-            print(report(run.result()))
-        raise
-    except PeagleError as error:
-        interrupts.check()
-        if run.has_turns:
-            run.notes.append(f"the measurement ended early: {error.one_line}")
-            write(run.result())
+    except (PeagleError, KeyboardInterrupt, interrupts.Termination) as error:
+        with defer_stops():
+            if run.has_turns:
+                run.notes.append(f"the measurement ended early: {_reason(error)}")
+                write(run.result())
+                if as_json:
+                    note(written)
         raise
     write(result)
     if as_json:
         emit(result.as_json())
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a measurement ended early; an error after a stop is attributed to the stop."""
+    if isinstance(error, PeagleError) and interrupts.requested_signal() is None:
+        return error.one_line
+    return "it was interrupted"
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

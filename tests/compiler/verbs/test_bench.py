@@ -1,8 +1,11 @@
-"""``bench``: its output and files, and its state after Ctrl-C."""
+"""``bench``: its output and files, and its state after a stop."""
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,20 @@ from peagle.plugins.errors import EnvironmentProblem
 from tests.fixtures.commands import Run
 
 FEW = ("--workload", "random", "--num-prompts", 2, "--max-tokens", 8, "--draft", "ngram", "--threads", 1)
+STOPPED = """
+import os, sys
+from peagle.compiler.bench import run
+from peagle.compiler.cli import main
+
+number = int(sys.argv.pop(1))
+
+def stopped(modes, groups, repeats, turns, advance, take_turns=run.take_turns):
+    take_turns(modes, groups[:1], 1, turns, advance)
+    os.kill(os.getpid(), number)
+
+run.take_turns = stopped
+main()
+"""
 
 
 def test_figures_are_printed_and_written(cli: Run, tiny_folder: Path, tmp_path: Path) -> None:
@@ -62,17 +79,37 @@ def test_no_output_is_put_into_an_engine(cli: Run, tiny_folder: Path, flag: str)
     assert sorted(tiny_folder.iterdir()) == before
 
 
-def test_ctrl_c_prints_finished_turns_and_writes_no_file(
+@pytest.mark.parametrize(
+    ("number", "code", "flags"),
+    [(signal.SIGINT, 130, ()), (signal.SIGINT, 130, ("--json",)), (signal.SIGTERM, 143, ())],
+)
+def test_stop_after_a_turn_writes_the_finished_turns(
+    tiny_folder: Path, tmp_path: Path, number: int, code: int, flags: tuple[str, ...]
+) -> None:
+    out, html = tmp_path / "b.json", tmp_path / "b.html"
+    arguments = ["bench", tiny_folder, *FEW, "--out", out, "--html", html, *flags]
+    command = [sys.executable, "-c", STOPPED, *map(str, [int(number), *arguments])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    content = json.loads(out.read_text())
+    assert {each["turns"] for each in content["figures"]} == {1}
+    assert "the measurement ended early: it was interrupted" in content["notes"]
+    assert "it was interrupted" in html.read_text()
+    assert f"wrote {out} and {html}" in done.stderr
+    assert ("in the files named above" in done.stderr) is (number == signal.SIGINT)
+    assert ("1 request at a time, 1 turns" in done.stdout) is (not flags)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["b.html", "b.json"]
+
+
+def test_stop_before_the_first_turn_writes_nothing(
     cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(modes: Any, groups: Any, repeats: Any, turns: Any, advance: Any) -> None:
-        take_turns(modes, groups[:1], 1, turns, advance)
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("peagle.compiler.bench.run.take_turns", interrupted)
     done = cli("bench", tiny_folder, *FEW, "--out", tmp_path / "b.json")
-    assert done.code == 130
-    assert "1 request at a time, 1 turns" in done.out
+    assert (done.code, done.out) == (130, "")
     assert "no file was written" in done.err
     assert [*tmp_path.iterdir()] == []
 
