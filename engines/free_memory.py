@@ -13,7 +13,7 @@ _ROOT = Path("/")
 
 
 @dataclass(frozen=True)
-class _Files:
+class GroupFiles:
     """Names of the memory files in one version of Linux control groups. Page cache counts as available."""
 
     limit: str
@@ -23,8 +23,8 @@ class _Files:
     swap_used: str = ""
 
 
-_FIRST = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
-_SECOND = _Files(
+_FIRST = GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_SECOND = GroupFiles(
     "memory.max", "memory.current", ("inactive_file", "active_file"), "memory.swap.max", "memory.swap.current"
 )
 
@@ -39,7 +39,7 @@ def free_memory(root: Path = _ROOT) -> float:
         meminfo = _numbers(root / "proc" / "meminfo")
         swap = meminfo.get("SwapFree:", 0) * 1024
         free = meminfo["MemAvailable:"] * 1024 + swap
-    return max(min([free, *(_remaining(folder, files, swap) for folder, files in _groups(root))]), 0)
+    return max(min([free, *(_remaining(folder, files, swap) for folder, files in control_groups(root))]), 0)
 
 
 def return_freed_memory() -> None:
@@ -52,8 +52,11 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Yield every control group of this process; a container sees its own at the root."""
+def control_groups(root: Path) -> Iterator[tuple[Path, GroupFiles]]:
+    """Yield every control group around this process, with the names of its files; a container sees its own as the top.
+
+    ``root`` is the folder with ``/proc`` and ``/sys``.
+    """
     base = root / "sys" / "fs" / "cgroup"
     lines: list[str] = []
     with suppress(OSError):
@@ -71,7 +74,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
             yield top.joinpath(*parts[:count]), files
 
 
-def _remaining(group: Path, files: _Files, swap: int) -> float:
+def _remaining(group: Path, files: GroupFiles, swap: int) -> float:
     """Return the remaining memory of a group; inf if it is unlimited or not visible."""
     with suppress(OSError, ValueError):  # "max"
         limit = int((group / files.limit).read_text())
@@ -83,7 +86,7 @@ def _remaining(group: Path, files: _Files, swap: int) -> float:
     return math.inf
 
 
-def _swap(group: Path, files: _Files, swap: int) -> int:
+def _swap(group: Path, files: GroupFiles, swap: int) -> int:
     with suppress(OSError, ValueError):
         return int((group / files.swap_limit).read_text()) - int((group / files.swap_used).read_text())
     return swap
