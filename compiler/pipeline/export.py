@@ -74,7 +74,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     with assembling(request.out, sizes) as assembly:
         with run.phases("assemble"):
             for name, stage in stages.items():
-                assembly.take_stage(stage, name, run.progress)
+                assembly.adopt_stage(stage, name, run.progress)
             graphs.place_side_files(assembly)
             if plan.lowering.is_tensorrt and not inputs.is_alone:
                 place_record(assembly, plan, inputs, graphs, [*warnings, *graphs.notes()])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from ...engines.folder.checks import check_files
@@ -18,7 +16,7 @@ from ...engines.text import template_files
 from ...engines.text.template_files import read_templates
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..console import interrupts
-from ..console.exit_cleanup import remove_on_exit
+from ..console.exit_cleanup import defer_stops, remove_on_exit
 from ..console.progress import Progress
 from ..console.progress_lines import Bytes
 from .atomic_files import flush, flush_tree, move_into_place, require_space, writing
@@ -26,11 +24,34 @@ from .copy_file import copy_file, nearest, shares_blocks
 from .destination import require_publishable
 from .leftovers import clear_leftovers, temporary_path
 from .locks import locked
-from .stages import Stage, exclusively, remove_moved
+from .stages import Stage, exclusively, leaving_store
 
 ADOPTED_FROM = 10**9  # bytes of an engine's weights from which they are not kept in the store as well
 TOKENIZER = "tokenizer.json"
 _TOKENIZER_COMPANIONS = ("special_tokens_map.json", "generation_config.json")
+
+
+@dataclass(frozen=True)
+class _Adoption:
+    """A stage that leaves the store when the folder is published; ``links`` are second names of its files."""
+
+    stage: Stage
+    links: Sequence[Path]
+    progress: Progress
+
+    def copy_links(self) -> None:
+        """Make the files independent of a stage that stays in the store."""
+        shared = [path for path in self.links if path.stat().st_nlink > 1]
+        if not shared:
+            return
+        size = sum(path.stat().st_size for path in shared)
+        require_space(self.stage.path.parent, size)
+        with self.progress.step("copy the weights, which another build uses", Bytes(size)) as advance:
+            for path in shared:
+                copy = path.with_name(f".{path.name}.copy")
+                copy_file(path, copy, advance)
+                copy.replace(path)
+                flush(path, path.parent)
 
 
 @dataclass
@@ -40,7 +61,7 @@ class Assembly:
     folder: Path
     files: dict[str, FileEntry] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
-    _at_end: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _adopted: dict[str, _Adoption] = field(default_factory=dict)
 
     def place_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Copy a stage's files into a sub-folder; not as hard links, because ``onnx`` refuses linked weights."""
@@ -73,38 +94,28 @@ class Assembly:
             linked.clear()
             self._moved -= {f"{below}/{name}" for name in stage.files}
             self.place_stage(stage, below, progress)
-        self._at_end[stage.path.name] = partial(_adopt, stage, linked, progress)
+        self._adopted[stage.path.name] = _Adoption(stage, linked, progress)
 
-    def complete_adoptions(self) -> None:
-        """Take adopted stages out of the store; files of one in use elsewhere are copied."""
-        for adopt in self._at_end.values():
-            adopt()
+    def publish(self, final: Path) -> None:
+        """Move the folder to ``final``; adopted stages leave the store with it, or stay if that fails.
 
-    def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
-        """Move a stage's files into a sub-folder; they leave the store. If another process uses them, copy them.
-
-        On another file system, they are copied, and leave the store when the folder is published.
+        Files of a stage in use elsewhere are copied, before stops are deferred, because that may take long.
         """
-        with exclusively(stage) as is_owner:
-            if not is_owner:
-                self.place_stage(stage, below, progress)
-                return
-            with progress.step(f"move {below}", Bytes(sum(entry.size for entry in stage.files.values()))) as advance:
-                for name, entry in stage.files.items():
-                    source, target = stage.path / name, self._place(below, name, entry)
-                    try:
-                        source.rename(target)
-                        self._moved.add(f"{below}/{name}")
-                    except OSError:  # another file system
-                        require_space(self.folder.parent, entry.size)
-                        copy_file(source, target, advance)
-                        self._at_end[stage.path.name] = partial(remove_moved, stage)
-            if stage.path.name not in self._at_end:
-                shutil.rmtree(stage.path, ignore_errors=True)
+        with ExitStack() as stack:
+            owned = []
+            for adoption in self._adopted.values():
+                if stack.enter_context(exclusively(adoption.stage)):
+                    owned.append(adoption.stage)
+                else:
+                    adoption.copy_links()
+            with defer_stops(), ExitStack() as leaving:
+                for stage in owned:
+                    leaving.enter_context(leaving_store(stage))
+                move_into_place(self.folder, final)
 
     def drop_stage(self, stage: Stage, below: str) -> None:
         """Remove the files placed from a stage, which stays in the store."""
-        self._at_end.pop(stage.path.name, None)
+        self._adopted.pop(stage.path.name, None)
         for name in stage.files:
             del self.files[f"{below}/{name}"]
             (self.folder / below / name).unlink()
@@ -158,7 +169,7 @@ class Assembly:
     def check(self, progress: Progress) -> None:
         """Compare every file with its source before publishing, to detect failed copies.
 
-        Moved and adopted files keep the hash they were created with. Raises ``BuildError``.
+        Adopted files keep the hash they were created with. Raises ``BuildError``.
         """
         copied = {name: entry for name, entry in self.files.items() if name not in self._moved}
         size = sum(entry.size for entry in copied.values())
@@ -196,22 +207,6 @@ def _damaged(why: str) -> BuildError:
     )
 
 
-def _adopt(stage: Stage, files: Sequence[Path], progress: Progress) -> None:
-    """Take a stage out of the store; ``files`` are second names of its files, which become independent."""
-    remove_moved(stage)
-    shared = [path for path in files if path.stat().st_nlink > 1]  # another process uses the stage
-    if not shared:
-        return
-    size = sum(path.stat().st_size for path in shared)
-    require_space(stage.path.parent, size)
-    with progress.step("copy the weights, which another build uses", Bytes(size)) as advance:
-        for path in shared:
-            copy = path.with_name(f".{path.name}.copy")
-            copy_file(path, copy, advance)
-            copy.replace(path)
-            flush(path, path.parent)
-
-
 @contextmanager
 def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
     """Yield a folder that is published as ``out`` on success, and removed on failure."""
@@ -229,8 +224,7 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
                 with suppress(FileNotFoundError):  # nothing is replaced
                     stack.enter_context(locked(final))  # a command may be changing the engine that is replaced
                 require_publishable(out)
-                assembly.complete_adoptions()
-                move_into_place(temporary, final)
+                assembly.publish(final)
 
 
 @contextmanager

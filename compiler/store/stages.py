@@ -131,36 +131,33 @@ class StageStore:
         return Stage(final, files, reused=False, hold=SharedLock(final))
 
 
-def remove_moved(stage: Stage) -> bool:
-    """Remove a stage from the store, after its files got other names; False if another process uses it.
-
-    It leaves the store in one step: what an interruption leaves behind never counts as a stage.
-    """
-    lock = lock_of(stage.path)
-    with locked_if_free(lock) as is_free:
-        if not (is_free and stage.hold.claim()):
-            return False
-        aside = unfinished_path(stage.path)
-        try:
-            stage.path.rename(aside)
-        except OSError:  # the store may be read-only
-            stage.hold.share()
-            return False
-        remove(aside)
-        lock.unlink(missing_ok=True)
-    return True
-
-
 @contextmanager
 def exclusively(stage: Stage) -> Iterator[bool]:
-    """Yield whether no other process uses a stage; if so, none can until the block ends."""
+    """Yield whether a stage can leave the store: no other process uses it, and none can until the block ends."""
     with locked_if_free(lock_of(stage.path)) as is_free:
-        is_owner = is_free and stage.hold.claim()
+        is_owner = is_free and os.access(stage.path.parent, os.W_OK) and stage.hold.claim()
         try:
             yield is_owner
         finally:
             if is_owner:
                 stage.hold.share()
+
+
+@contextmanager
+def leaving_store(stage: Stage) -> Iterator[None]:
+    """Remove a stage, which is held exclusively, from the store; a block that fails leaves it there.
+
+    It leaves the store in one step: what a killed process leaves behind never counts as a stage.
+    """
+    aside = unfinished_path(stage.path)
+    stage.path.rename(aside)
+    try:
+        yield
+    except BaseException:
+        aside.rename(stage.path)
+        raise
+    remove(aside)
+    lock_of(stage.path).unlink(missing_ok=True)
 
 
 def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:

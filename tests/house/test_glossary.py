@@ -104,7 +104,7 @@ NAMES: Mapping[str, str] = {
     "as_built": "with_built_types",
     "complaint": "unsupported_reason",
     "furnish": "place_side_files",
-    "give_away": "remove_moved",
+    "give_away": "leaving_store",
     "halves_in_turn": "interleave_halves",
     "hollow": "placeholder_weight",
     "lacks": "why_unsupported",

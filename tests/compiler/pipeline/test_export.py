@@ -20,6 +20,7 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.weight_files import INDEX
 from peagle.compiler.pipeline.export import export
 from peagle.compiler.request import verb_options
+from peagle.compiler.store import publish
 from peagle.compiler.store.destination import EXPORT
 from peagle.graphs.targets import family_for
 from peagle.plugins.errors import BuildError, UsageError
@@ -44,6 +45,26 @@ def test_export_folder_matches_its_record(exported: Path) -> None:
     assert (manifest["model"], manifest["draft"], manifest["for"], manifest["precision"]) == (
         "demo", "demo", "ort", "fp32",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_export_that_is_stopped_during_assembly_resumes_from_its_steps(
+    cli: Run, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(publish, "shares_blocks", lambda *_: shares)
+    command = ("export", "demo", "--force", "--out", tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(publish.Assembly, "check", interrupt)
+        done = cli(*command)
+    assert (done.code, "resumes" in done.err) == (130, True)
+    assert list(tmp_path.iterdir()) == []
+    assert cli(*(each for each in command if each != "--force")).code == 0
+    report = json.loads((tmp_path / "out" / "export_report.json").read_text())
+    reused = {phase["phase"] for phase in report["phases"] if phase.get("reused")}
+    assert reused >= {"attach target", "attach drafter"}
 
 
 def test_an_export_is_inspected(cli: Run, exported: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from peagle.compiler.console.exit_cleanup import stops_are_deferred
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.store import atomic_files, publish, stages
 from peagle.compiler.store.atomic_files import require_space, writing
@@ -250,62 +251,24 @@ def stage(store: StageStore) -> Stage:
     return store.run("attach", [], write_model)
 
 
-@pytest.mark.parametrize("take", [False, True])
-def test_the_files_of_a_stage_are_the_engines_own(out: Path, stage: Stage, take: bool) -> None:
+@pytest.mark.usefixtures("without_sharing")
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_the_files_of_a_stage_are_the_engines_own(out: Path, stage: Stage, is_adopted: bool) -> None:
     with assembling(out, SIZES) as assembly:
-        (assembly.take_stage if take else assembly.place_stage)(stage, "target", Quiet())
+        (assembly.adopt_stage if is_adopted else assembly.place_stage)(stage, "target", Quiet())
     placed = out / "target" / "sub" / "model.onnx"
     assert assembly.files == {"target/sub/model.onnx": FileEntry.of(placed)}
     assert placed.stat().st_nlink == 1
-    assert (stage.path / "sub" / "model.onnx").exists() is not take
+    assert (stage.path / "sub" / "model.onnx").exists() is not is_adopted
 
 
-def test_stage_that_another_export_uses_is_copied(out: Path, store: StageStore, stage: Stage) -> None:
-    other = store.run("attach", [], write_model)
-    with assembling(out, SIZES) as assembly:
-        assembly.take_stage(stage, "target", Quiet())
-    assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
-    assert (other.path / "sub" / "model.onnx").exists()
-
-
-@pytest.fixture
-def two_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of a stage cannot be renamed into the output."""
-    rename = Path.rename
-
-    def refuse(self: Path, target: Path) -> Path:
-        if self.name == "model.onnx":
-            raise OSError(errno.EXDEV, "Invalid cross-device link")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", refuse)
-
-
-@pytest.mark.usefixtures("two_disks")
-def test_stage_is_copied_across_disks(out: Path, stage: Stage) -> None:
-    with assembling(out, SIZES) as assembly:
-        assembly.take_stage(stage, "target", Quiet())
-    assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
-    assert not stage.path.exists()
-
-
-@pytest.mark.usefixtures("two_disks")
-def test_stage_that_was_copied_stays_until_the_copies_are_checked(out: Path, stage: Stage, store: StageStore) -> None:
-    def export() -> None:
-        with assembling(out, SIZES) as assembly:
-            assembly.take_stage(stage, "target", Quiet())
-            (assembly.folder / "target" / "sub" / "model.onnx").write_bytes(b"y" * 99)
-            assembly.check(Quiet())
-
-    with pytest.raises(BuildError, match="is damaged"):
-        export()
-    assert not out.exists()
-    assert store.run("attach", [], write_model).reused
-
-
-def adopt(out: Path, stage: Stage, error: BaseException | None = None) -> None:
+def adopt(
+    out: Path, stage: Stage, error: BaseException | None = None, damage: Callable[[Path], None] | None = None
+) -> None:
     with assembling(out, SIZES) as assembly:
         assembly.adopt_stage(stage, "target", Quiet())
+        if damage:
+            damage(assembly.folder / "target" / "sub" / "model.onnx")
         assembly.check(Quiet())
         if error:
             raise error
@@ -347,17 +310,44 @@ def test_interrupted_adoption_leaves_the_stage(
 
 
 @pytest.mark.usefixtures("without_sharing")
-def test_adoption_that_cannot_be_published_loses_only_time(
-    out: Path, stage: Stage, store: StageStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "broken disk"), KeyboardInterrupt()])
+def test_adoption_that_cannot_be_published_leaves_the_stage(
+    out: Path, stage: Stage, store: StageStore, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def fail(*_: Any) -> None:
+        raise error
 
-    monkeypatch.setattr(publish, "move_into_place", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(publish, "move_into_place", fail)
+    with pytest.raises(type(error)):
         adopt(out, stage)
     assert beside(out) == []
-    assert not remake(store).reused
+    assert remake(store).reused
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_stops_wait_while_a_stage_leaves_but_not_while_files_are_copied(
+    out: Path, stage: Stage, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred = list[tuple[str, bool]]()
+
+    def record(name: str) -> None:
+        original = getattr(publish, name)
+
+        def recorded(*arguments: Any) -> Any:
+            deferred.append((name, stops_are_deferred()))
+            return original(*arguments)
+
+        monkeypatch.setattr(publish, name, recorded)
+
+    for name in ("leaving_store", "move_into_place", "copy_file"):
+        record(name)
+    adopt(out, stage)
+    assert deferred == [("leaving_store", True), ("move_into_place", True)]
+    deferred.clear()
+    first, second = remake(store), remake(store)
+    adopt(out.with_name("other"), first)
+    assert deferred == [("copy_file", False), ("move_into_place", True)]
+    assert second.path.exists()
 
 
 @pytest.mark.usefixtures("without_sharing")
@@ -367,10 +357,21 @@ def test_process_killed_while_a_stage_leaves_lets_the_next_build_clear_it(
     with monkeypatch.context() as patched:
         patched.setattr(stages, "remove", lambda _: None)
         patched.setattr(Path, "unlink", lambda *_, **__: None)
-        assert stages.remove_moved(stage)
+        with stages.exclusively(stage) as is_owner, stages.leaving_store(stage):
+            assert is_owner
     assert not stage.path.exists()
     assert not remake(store).reused
     assert [path.name for path in stage.path.parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_adopted_stage_stays_in_a_store_that_cannot_be_written(
+    out: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: path != stage.path.parent)
+    adopt(out, stage)
+    assert (out / "target" / "sub" / "model.onnx").stat().st_nlink == 1
+    assert (stage.path / "sub" / "model.onnx").exists()
 
 
 @pytest.mark.usefixtures("without_sharing")
@@ -382,6 +383,9 @@ def test_adopted_stage_is_copied_where_links_are_impossible(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(BuildError, match="is damaged"):
+        adopt(out, stage, damage=change)
+    assert remake(store).reused  # it stays until the copies are checked
     adopt(out, stage)
     assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
     assert not stage.path.exists()
@@ -461,18 +465,19 @@ def change(path: Path) -> None:
 
 
 def put_together(out: Path, name: str, damage: Callable[[Path], None]) -> None:
-    """Publish an engine with copied and moved files, one of which is damaged on the way."""
+    """Publish an engine with copied and adopted files, one of which is damaged on the way."""
     store = StageStore(out.parent / "cache")
     moved = store.run("attach", ["x"], lambda folder: (folder / "moved.data").write_text("moved"))
     with assembling(out, SIZES) as assembly:
         for part in ("target", "drafter"):
             assembly.place_text(f"{part}/model.onnx", "new")
-        assembly.take_stage(moved, "target", Quiet())
+        assembly.adopt_stage(moved, "target", Quiet())
         manifest = assembly.write_manifest(manifest_of({}))
         damage(assembly.folder / name)
         assembly.check_engine(manifest, Quiet())
 
 
+@pytest.mark.usefixtures("without_sharing")
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
