@@ -40,7 +40,8 @@ WINGS = (
 
 # The rooms of engines/, in the same way; a module beside the folders is a room by itself.
 ROOMS = (
-    ("errors", "panics", "machine", "free_memory"),
+    ("errors", "panics", "free_memory"),
+    ("machine",),
     ("draft_methods", "answer_styles"),
     ("folder", "policy", "requests"),
     ("text",),
