@@ -61,7 +61,7 @@ def test_calls_follow_reasoning_in_any_pieces(style: str, sizes: list[int]) -> N
 @given(
     parts=st.lists(
         st.sampled_from(
-            ["<think>", "</think>", "\n", " ", "So.", "</thi", "nk>", "<th", "<", CALLS["json"], "<tool_", "\n\nwarm"]
+            ["<think>", "</think>", "\n", " ", "So.", "</thin", "k>", "<th", "<", CALLS["json"], "<tool_", "\n\nwarm"]
         )
     ),
     sizes=st.lists(st.integers(1, 9), max_size=60),
@@ -91,10 +91,10 @@ def test_pieces_of_any_size_give_what_the_whole_text_gives(
         ("<think>\n\n</think>\n\nWarm.", False, ("", "Warm.", [])),
         ("</think>\n\nWarm.", True, ("", "Warm.", [])),
         ("<think>\nSo", False, ("So", "", [])),
-        ("So.\n</thi", True, ("So.\n</thi", "", [])),
+        ("So.\n</thin", True, ("So.\n</thin", "", [])),
         ("<think>\nSo.\n</think>\n", False, ("So.", "", [])),
         ("\n Warm.", False, ("", "\n Warm.", [])),
-        ("<thi", False, ("", "<thi", [])),
+        ("<thin", False, ("", "<thin", [])),
         ("Write <think>a</think>.", False, ("", "Write <think>a</think>.", [])),
         ("<think>a</think><think>b</think>", False, ("a", "<think>b</think>", [])),
         ("", False, ("", "", [])),

@@ -22,8 +22,8 @@ from tests.plugins.ops.expert_windows import (
     reference,
     require_independent_tokens,
     require_nan_for_unknown_experts,
-    same_bits,
 )
+from tests.plugins.same_bits import same_bits
 
 OP = "WideExperts"
 EXPERTS, COLUMNS, INNER = 5, 33, 20
