@@ -341,7 +341,7 @@ def _resident() -> int:
 @pytest.mark.slow
 def test_slow_senders_do_not_block_others_and_time_out(calling_server: Server) -> None:
     """A hundred who send a byte now and then: others are answered meanwhile, and each of them is told in the end."""
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
     with contextlib.ExitStack() as stack:
         senders = [stack.enter_context(connect(calling_server)) for _ in range(100)]
         for sender in senders:
