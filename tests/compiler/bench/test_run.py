@@ -13,7 +13,7 @@ import pytest
 
 from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.bench.page import page, write_page
-from peagle.compiler.bench.printing import report
+from peagle.compiler.bench.printing import rates_of, report
 from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.bench.run import BenchRun
 from peagle.compiler.bench.statistics import Spread
@@ -134,9 +134,10 @@ def test_html_report_is_self_contained(result: BenchResult) -> None:
     assert "url(" not in text
     assert "@import" not in text
     assert "prefers-color-scheme: dark" in text
-    assert (
-        tags.tags.count("svg") == 2 * 3 + 1 + 2
-    )  # speed by K, positions and latency twice; cost of a pass; two by concurrency
+    accepting = [each for each in result.figures if any(rates_of(one.acceptance) for one in each.categories)]
+    assert accepting
+    # Speed by K, positions and latency twice; categories of modes with accepted drafts; cost of a pass; two by concurrency.
+    assert tags.tags.count("svg") == 2 * 3 + len(accepting) + 1 + 2
     assert "share of tokens (%), up to 95" in text  # outliers would squeeze the rest
     assert "&lt;prose&gt;" in text
     assert "<prose>" not in text
