@@ -136,7 +136,7 @@ def test_html_report_is_self_contained(result: BenchResult) -> None:
     assert "prefers-color-scheme: dark" in text
     accepting = [each for each in result.figures if any(rates_of(one.acceptance) for one in each.categories)]
     assert accepting
-    # Speed by K, positions and latency twice; categories of modes with accepted drafts; cost of a pass; two by concurrency.
+    # Speed by K, positions and latency twice; categories by mode with accepted drafts; a pass; two by concurrency.
     assert tags.tags.count("svg") == 2 * 3 + len(accepting) + 1 + 2
     assert "share of tokens (%), up to 95" in text  # outliers would squeeze the rest
     assert "&lt;prose&gt;" in text
