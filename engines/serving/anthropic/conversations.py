@@ -52,7 +52,7 @@ _BLOCKS: dict[str, dict[str, type[Struct]]] = {
 }
 _CHOICES: dict[str, type[Struct]] = {"auto": FreeChoice, "any": FreeChoice, "none": FreeChoice, "tool": NamedChoice}
 _THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinking, "disabled": Thinking}
-# Begins a block that some agents puts before the system prompt. The block has a checksum that differs in every request:
+# Begins a block that some agents put before the system prompt. The block has a checksum that differs in every request:
 # in the prompt, it would keep the prefix cache from matching anything after it.
 _BILLING = "x-anthropic-billing-header:"
 _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
