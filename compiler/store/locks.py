@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...plugins.errors import EnvironmentProblem
 
+_NOT_WRITABLE = (errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # but other file systems lock it
 _WITHOUT_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 
 
@@ -109,7 +110,9 @@ def _open(path: Path, how: int) -> int | None:
     flags = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe would block
     try:
         descriptor = os.open(path, os.O_RDWR | flags)  # NFS locks no file exclusively that is open for reading alone
-    except IsADirectoryError:
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
         descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         _lock(descriptor, path, how)

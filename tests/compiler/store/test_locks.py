@@ -120,6 +120,24 @@ def test_files_are_locked_where_that_takes_a_descriptor_for_writing(
         assert not is_free(tmp_path)
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_files_that_cannot_be_written_are_locked_too(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They belong to another user, or their disk is read-only."""
+    lock, opened = tmp_path / "a.lock", os.open
+    lock.touch()
+
+    def refusing(path: str, flags: int, *more: int) -> int:
+        if flags & os.O_RDWR and Path(path) == lock:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with locked(lock):
+        assert not is_free(lock)
+
+
 @pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_file_system_without_locks_is_reported(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
