@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..reading import parse_variant
+from ..turns import omitted
 from .bodies import TextBlock
 
 
@@ -67,13 +68,9 @@ def _text(raw_block: Any, path: str) -> str:
         return block.text
     if isinstance(block, DocumentBlock):
         data = block.source.get("data")
-        return data if block.source.get("type") == "text" and isinstance(data, str) else _note("document")
+        return data if block.source.get("type") == "text" and isinstance(data, str) else omitted("document")
     if isinstance(block, SearchResultBlock):
         return f"{block.title}\n{block.source}\n{text_of_blocks(block.content, f'{path}.content')}"
     if isinstance(block, ToolReferenceBlock):
         return f"[tool: {block.tool_name}]"
-    return _note("image")
-
-
-def _note(kind: str) -> str:
-    return f"[{kind} omitted: this model reads only text]"
+    return omitted("image")
