@@ -7,18 +7,14 @@ import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from peagle.compiler.console.progress import Advance
 from peagle.compiler.deploy.sagemaker_archive import write_archive
-from peagle.compiler.verify import Verification, verify_engine
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import FILE_NAME, Manifest
+from tests.compiler.deploy.saving import Saving
 from tests.fixtures.commands import Run
 
 
@@ -68,23 +64,9 @@ def test_a_damaged_engine_is_not_packed(cli: Run, engine: Path, tmp_path: Path) 
 
 def test_results_of_verify_are_stored_after_the_archive_is_complete(engine: Path, tmp_path: Path) -> None:
     """The archive contains the engine that was checked, although it takes minutes to write."""
-    out, saved = tmp_path / "model.tar.gz", list[Future[Verification]]()
-
-    class Saving:
-        @contextmanager
-        def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-            yield save if text == "write the archive" else lambda _: None
-
-    def save(_: int) -> None:
-        if not saved:
-            read = Manifest.read(engine)
-            saved.append(threads.submit(verify_engine._save, engine, read, Verification(str(engine), "1")))
-            with pytest.raises(TimeoutError):
-                saved[0].result(0.5)
-
-    with ThreadPoolExecutor(1) as threads:
-        packed = write_archive(engine, out, Saving(), level=0, force=False)
-        saved[0].result(30)
+    out, saving = tmp_path / "model.tar.gz", Saving(engine, during="write the archive")
+    packed = write_archive(engine, out, saving, level=0, force=False)
+    saving.finish()
     with tarfile.open(out) as tar:
         tar.extractall(tmp_path / "there", filter="data")
     assert Manifest.read(tmp_path / "there") == packed.manifest != Manifest.read(engine)

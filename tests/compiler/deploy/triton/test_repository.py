@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from peagle.compiler.console.progress import Advance, Quiet
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.deploy.triton.options import RepositoryOptions
 from peagle.compiler.deploy.triton.repository import write_repository
 from peagle.compiler.store.locks import locked
-from peagle.compiler.verify import Verification, verify_engine
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
+from tests.compiler.deploy.saving import Saving
 from tests.fixtures.commands import Run
 
 
@@ -141,23 +139,9 @@ def test_a_run_waits_for_another_that_writes_to_the_repository(demo_engine: Path
 
 def test_results_of_verify_are_stored_after_the_engine_was_copied(engine: Path, tmp_path: Path) -> None:
     """The copy is the engine that was checked, although copying takes minutes."""
-    saved = list[Future[Verification]]()
-
-    class Saving:
-        @contextmanager
-        def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-            yield save if text == "copy engine" else lambda _: None
-
-    def save(_: int) -> None:
-        if not saved:
-            read = Manifest.read(engine)
-            saved.append(threads.submit(verify_engine._save, engine, read, Verification(str(engine), "1")))
-            with pytest.raises(TimeoutError):
-                saved[0].result(0.5)
-
-    with ThreadPoolExecutor(1) as threads:
-        write_repository(engine, tmp_path / "r", RepositoryOptions("m", "copy"), Saving(), force=False)
-        saved[0].result(30)
+    saving = Saving(engine, during="copy engine")
+    write_repository(engine, tmp_path / "r", RepositoryOptions("m", "copy"), saving, force=False)
+    saving.finish()
     copy = tmp_path / "r" / "m" / "1" / "engine"
     check_files(Manifest.read(copy).files, copy)
     assert Manifest.read(copy) != Manifest.read(engine)
