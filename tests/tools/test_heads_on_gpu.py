@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,9 @@ def test_training_improves_a_head_and_can_end_by_time(
     head = start_head(head_target, SHAPE, TAPS, 7, method, torch.arange(SHAPE.draft_vocabulary), lessons.aux.float())
     steps, _, curve = train(head, lessons, 8, math.inf, 1, tmp_path / "head", steps=24, report_every=1)
     assert steps == len(curve) == 24
-    assert curve[-1].loss < curve[0].loss
+    smooth = [point.loss for point in curve]  # begins with the first batch, which may be an easy one
+    losses = [(after - 0.98 * before) / 0.02 for before, after in pairwise(smooth)]
+    assert sum(losses[-8:]) < sum(losses[:8])
     assert load_head(tmp_path / "head", head_target).method == method
     steps, seconds, _ = train(head, lessons, 8, 0.2, 1, tmp_path / "head")
     assert steps >= 1
