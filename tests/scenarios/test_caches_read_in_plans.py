@@ -86,7 +86,7 @@ def _graph_of(target: Target, length: int) -> Path:
         pytest.param("gemma-4", 2, marks=pytest.mark.slow),
     ],
 )
-def test_a_window_is_copied_by_one_step_for_keys_and_values(family: str, count: int, tmp_path: Path) -> None:
+def test_a_window_is_copied_by_one_step_for_each_cache(family: str, count: int, tmp_path: Path) -> None:
     """As the first positions are in a layer without a window. Nothing else is as long as a cache."""
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
     config = dict(CONFIGS[family])
@@ -97,7 +97,6 @@ def test_a_window_is_copied_by_one_step_for_keys_and_values(family: str, count: 
     build_plan(request(graph, name="target", gpus=("sm_120",), profiles=sizes), plan, Quiet())
     copying = dict(_readers(plan))
     assert len(copying) == len(_readers(plan)) == len(sizes) * 2 * 3
-    assert all(copying[name] == copying[name.replace("k_cache", "v_cache")] for name in copying)
     # In the first layer, the step also makes the mask. The name of a step with many operations ends before all of them.
     assert all("Gath" in step.name or step.name.endswith("Etc") for name, step in copying.items() if "_cache.1" in name)
     for program in read_programs(plan):

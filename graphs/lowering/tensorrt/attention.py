@@ -96,7 +96,7 @@ def _rewrite(
     if as_keys:
         keys, values = sink_key(op, keys, cache, q.dtype), sink_value(op, values, q.dtype)
         q = sink_queries(op, q, sinks, scale)
-    if copies_caches and not is_plain:
+    if copies_caches and has_codes and not is_plain:  # with the window last, TensorRT-RTX 1.7 fails to compile it
         keys, values = _as_parts_of_one(op, keys, values)
     if is_plain:
         heads_first = decompose_attention(

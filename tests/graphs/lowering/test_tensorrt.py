@@ -88,8 +88,7 @@ def test_query_heads_share_key_heads_without_copies(every: Traced, part: str) ->
     assert {node.op_type for node in rotated} <= {"RotaryEmbedding"}
     for node in attention:
         keys, values = (node.inputs[place].producer() for place in (1, 2))
-        assert keys is values
-        assert (keys.op_type, keys.inputs[0].producer().op_type) == ("Split", "Concat")
+        assert {keys.op_type, values.op_type} <= {"Concat", "Pad"}  # a key of zeros may be added for the sinks
 
 
 @pytest.mark.parametrize("part", PARTS)
