@@ -105,7 +105,7 @@ def test_so_it_does_at_full_width_and_replicates_no_cache(
     precision: str, stored: str, length: int, layer_of: Callable[..., Layer]
 ) -> None:
     _, steps, _ = layer_of(precision, stored, length, full=True)
-    assert len(steps) == 15
+    assert len(steps) == (14 if precision == "fp8" and length <= 1024 else 15)
     reading = [step for step in steps if any("_cache." in name for name in step.reads)]
     assert len(reading) == 2
     assert not any("Repl" in step.name for step in reading)
