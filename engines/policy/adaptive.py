@@ -33,10 +33,11 @@ DWELL = 6  # minimum rounds between changes of K
 _WEIGH = 4  # rounds between two comparisons of all K, which take a hundredth of a round of the smallest models
 SHARE, MIN_SHARE = 0.015, 0.00375  # share of a round that is saved for probes
 PROMPTS = 1.04  # time of a text with drafts in which nothing is gained, relative to none: its prompt is read twice
-OFF_SHARE = 0.8  # factor of that share while nothing is drafted
+ON_SHARE, OFF_SHARE = 0.5, 0.8  # factors of that share while drafts are made, and while none are
 _FIRST, _MAX_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
 _MAX_DEBT = 16.0  # rounds; limit of the debt after an expensive probe
 _PROBE, _MIN_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
+_MAX_PROBE = 48  # rounds of a probe without drafts, most of which are not timed (`round_costs.SETTLING`)
 _LOOK, _READING = 3, 1.5  # rounds of a probe while nothing is drafted; assumed extra cost of its prompt reading
 _SURPRISE_FACTOR = 1.1  # a probe this much better than expected is a surprise
 _PROBED = 2  # drafts of a probe while nothing is drafted
@@ -253,11 +254,12 @@ class Adaptive:
     def _save(self, stats: _KindStats, ahead: RoundAhead) -> None:
         """Save a share of a round, and start a probe if the savings cover it."""
         is_off = stats.k == 0
-        self._account = min(self._account + self._share * (OFF_SHARE if is_off else 1.0), _MAX_SAVED)
+        self._account = min(self._account + self._share * (OFF_SHARE if is_off else ON_SHARE), _MAX_SAVED)
         if stats.since < DWELL or self._account < stats.price or self.max_drafts == 0:
             return
         k, values = self._candidate(stats), self.values(ahead)
-        rounds, ratio = (_LOOK if is_off else _PROBE), stats.costs.ratio(k) / stats.costs.ratio(stats.k)
+        ratio = stats.costs.ratio(k) / stats.costs.ratio(stats.k)
+        rounds = _LOOK if is_off else _PROBE if k else min(_PROBE + stats.costs.settling_rounds, _MAX_PROBE)
         after = float(k == 0)  # the round after one without drafts has none to verify
         price = rounds * max(1 - values[k] / values[stats.k], 0.0) * ratio
         stats.price = min(max(price + (stats.looked if is_off else after), _MIN_PRICE), _MAX_SAVED)

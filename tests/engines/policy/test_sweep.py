@@ -51,10 +51,10 @@ def costs_of(sweep: Sweep) -> list[float]:
 @given(st.lists(st.floats(1, 1.5), min_size=8, max_size=8), st.integers(1, 4))
 def test_costs_are_those_of_the_rounds_while_the_machine_gets_slower(more: list[float], rows: int) -> None:
     sweep, costs = Sweep(COUNTS, rows), [1.0, *more]
-    ks = run(sweep, costs, 100, rows)
+    ks = run(sweep, costs, 150, rows)
     assert set(ks) == set(COUNTS)
     assert sweep.cycles > 3
-    assert costs_of(sweep) == pytest.approx([costs[k] for k in COUNTS], rel=0.02)
+    assert costs_of(sweep) == pytest.approx([costs[k] for k in COUNTS], rel=0.03)
 
 
 def test_slow_moments_do_not_decide() -> None:
@@ -65,9 +65,9 @@ def test_slow_moments_do_not_decide() -> None:
 
 def test_rounds_of_other_numbers_of_texts_are_not_timed() -> None:
     sweep = Sweep(COUNTS, 4)
-    run(sweep, [1.0] * 9, 100, 3)
+    run(sweep, [1.0] * 9, 150, 3)
     assert (sweep.cycles, sweep.measured) == (0, {})
-    run(sweep, [1.0] * 9, 50, 4)
+    run(sweep, [1.0] * 9, 40, 4)
     assert sweep.cycles == 1
 
 
@@ -78,6 +78,18 @@ def test_the_first_round_of_a_k_is_not_timed() -> None:
         sweep.learn(ObservedRound(ahead, k, [(k, range(0))], (9.0 if first else 1.0) + k))
         first = sweep.choose(ahead) != k
     assert costs_of(sweep) == pytest.approx([1.0, 2.0])
+
+
+def test_rounds_without_drafts_are_timed_when_they_have_settled() -> None:
+    """After drafts, rounds without them take a third longer at first, and approach their pace within 60 ms."""
+    sweep, ahead, warm = Sweep((0, 1, 2), 1), RoundAhead([RoundRow(object(), "peagle")], 1), 0.0
+    for _ in range(1000):
+        k = sweep.choose(ahead)
+        seconds = 0.009 + 0.001 * k if k else 0.005 * (4 / 3 - warm / 3)
+        warm = 0.0 if k else warm + (1 - warm) * seconds / 0.06
+        sweep.learn(ObservedRound(ahead, k, [(k, range(0))], seconds))
+    assert sweep.cycles > 3
+    assert costs_of(sweep) == pytest.approx([1.0, 2.0, 2.2], rel=0.03)
 
 
 def test_drafts_that_were_made_for_another_k_are_not_timed() -> None:
@@ -97,9 +109,9 @@ def test_accepted_drafts_count_for_every_k_that_verifies_them() -> None:
 
 def test_k_far_behind_is_left_out_after_a_few_cycles_and_plain_rounds_never() -> None:
     sweep = Sweep(COUNTS, 1)
-    ks = run(sweep, [4.0, 4.0, 5.0, 5.5, 6.0, 20.0, 20.0, 20.0, 20.0], 300, 1)
+    ks = run(sweep, [4.0, 4.0, 5.0, 5.5, 6.0, 20.0, 20.0, 20.0, 20.0], 400, 1)
     cycles = {k: len(each.seconds) for k, each in sweep.measured.items()}
     assert cycles[8] == 4 < cycles[4] == cycles[0] == sweep.cycles
     assert {0, 4} <= set(ks[-60:]) <= {0, 1, 2, 4}
-    assert sweep.measured[8].cost == pytest.approx(5, rel=0.02)
+    assert sweep.measured[8].cost == pytest.approx(5, rel=0.03)
     assert near_fastest({0: 1.0, 1: 2.0, 2: 4.0, 3: 3.1}) == {0, 2, 3}

@@ -1,0 +1,51 @@
+"""Costs of rounds, learned from rounds next to each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.engines.policy.round_costs import SETTLING, RoundCosts
+
+DRAFTS, PLAIN, SLOWED = 0.010, 0.005, 0.007  # seconds: with drafts, without, and without them directly after some
+
+
+def known() -> RoundCosts:
+    """Costs of which little is assumed."""
+    return RoundCosts([1.0, 1.1, 1.2], 0.5)
+
+
+def test_rounds_directly_after_drafts_are_not_compared_with_them() -> None:
+    costs = known()
+    for _ in range(20):
+        for _ in range(20):
+            costs.add(2, DRAFTS)
+        for _ in range(20):
+            costs.add(0, SLOWED)
+    assert costs.num_ratios == 0
+    assert costs.ratio(2) == pytest.approx(1.2)
+
+
+def test_rounds_without_drafts_are_compared_with_drafts_before_them_once_they_have_settled() -> None:
+    costs = known()
+    for _ in range(10):
+        costs.add(2, DRAFTS)
+    assert costs.settling_rounds == pytest.approx(SETTLING / (DRAFTS / 1.2), abs=1)
+    for _ in range(int(SETTLING / SLOWED)):
+        costs.add(0, SLOWED)
+    assert costs.num_ratios == 0
+    for _ in range(8):
+        costs.add(0, PLAIN)
+    assert costs.ratio(2) == pytest.approx(DRAFTS / PLAIN, rel=0.15)
+
+
+def test_drafts_are_compared_with_the_rounds_before_them_at_once() -> None:
+    costs = known()
+    for _ in range(60):
+        costs.add(0, PLAIN)
+    for _ in range(8):
+        costs.add(2, DRAFTS)
+    assert costs.ratio(2) == pytest.approx(DRAFTS / PLAIN, rel=0.15)
+
+
+def test_it_is_not_known_how_many_rounds_settle_before_the_first_one() -> None:
+    assert known().settling_rounds == 0
