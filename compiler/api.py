@@ -8,7 +8,7 @@ signatures in step with the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -355,7 +355,7 @@ def bench(
     html: StrPath | None = None,
     draft: Texts = (),
     num_speculative_tokens: Sequence[NumSpeculativeTokens] = (),
-    temperature: float = 0.0,
+    temperature: float | Sequence[float] = (0.0,),
     seed: int = 0,
     ignore_eos: bool = False,
     price_per_hour: float | None = None,
@@ -382,7 +382,7 @@ def bench(
         html: File for a report with charts.
         draft: Draft methods to measure in addition to plain decoding; all that the engines support by default.
         num_speculative_tokens: Numbers of drafts per round, and ``"auto"``; the engine's and ``"auto"`` by default.
-        temperature: Sampling temperature; 0 is greedy.
+        temperature: Sampling temperature, or several to measure; 0 is greedy.
         seed: Seed of the first prompt.
         ignore_eos: Continue past the end-of-text token.
         price_per_hour: Price of this machine per hour, to compute the price of a million tokens.
@@ -413,7 +413,7 @@ def bench(
         concurrency=tuple(concurrency),
         draft=(draft,) if isinstance(draft, str) else tuple(draft),
         num_speculative_tokens=tuple(num_speculative_tokens),
-        temperature=temperature,
+        temperature=tuple(temperature) if isinstance(temperature, Iterable) else (temperature,),
         seed=seed,
         ignore_eos=ignore_eos,
         price_per_hour=price_per_hour,

@@ -19,6 +19,8 @@ from .workloads import EncodedPrompt
 if TYPE_CHECKING:
     from ...engines import Engine, SamplingParams, Submission
 
+    Params = Callable[[int], SamplingParams]  # of a prompt by its index
+
 _WARM_TOKENS = 4  # of the first calls, which allocate and are not counted
 
 
@@ -72,15 +74,22 @@ class ModeTurn:
 
 
 Turn = Mapping[str, ModeTurn]  # by title of the mode
-Ask = Callable[[Sequence[int]], ModeTurn | None]  # a group of prompts by index; None from a peer that has left
+# A group of prompts by index, and the temperature; None from a peer that has left.
+Ask = Callable[[Sequence[int], float], ModeTurn | None]
 
 
 @dataclass
 class Level:
-    """The finished turns of all modes at one concurrency."""
+    """The finished turns of all modes at one concurrency and temperature."""
 
     concurrency: int
     turns: list[Turn] = field(default_factory=list)
+    temperature: float = 0.0
+
+
+def named_temperature(level: Level, levels: Sequence[Level]) -> float | None:
+    """Return the temperature of a level; None if all levels have the same, so that figures need not name it."""
+    return level.temperature if len({each.temperature for each in levels}) > 1 else None
 
 
 def groups_of(count: int, concurrency: int) -> list[tuple[int, ...]]:
@@ -92,22 +101,24 @@ def groups_of(count: int, concurrency: int) -> list[tuple[int, ...]]:
 
 
 def take_turns(
-    modes: Mapping[str, Ask], groups: Sequence[Sequence[int]], repeats: int, turns: list[Turn], advance: Advance
+    modes: Mapping[str, Ask], groups: Sequence[Sequence[int]], repeats: int, levels: Sequence[Level], advance: Advance
 ) -> None:
-    """Answer every group in every mode, each turn beginning with another mode, and append finished turns.
+    """Answer every group in every mode at the temperature of every level, and append finished turns to the levels.
 
-    A turn lacks the peers that have left.
+    Each turn begins with another mode and temperature, and lacks the peers that have left.
     """
-    names = [*modes]
+    places = [(level.temperature, name) for level in levels for name in modes]
     for at in range(repeats * len(groups)):
-        first = at % len(names)
+        first = at % len(places)
         done = {}
-        for name in (*names[first:], *names[:first]):
-            answered = modes[name](groups[at % len(groups)])
+        for temperature, name in (*places[first:], *places[:first]):
+            answered = modes[name](groups[at % len(groups)], temperature)
             if answered is not None:
-                done[name] = answered
+                done[temperature, name] = answered
             advance(1)
-        turns.append({name: done[name] for name in names if name in done})
+        for level in levels:
+            own = {name: done.get((level.temperature, name)) for name in modes}
+            level.turns.append({name: answered for name, answered in own.items() if answered is not None})
 
 
 @contextmanager
@@ -115,36 +126,40 @@ def answer_functions(
     load: Callable[[int], AbstractContextManager[Engine]],
     modes: Sequence[DecodingMode],
     prompts: Sequence[EncodedPrompt],
-    params: Callable[[int], SamplingParams],
+    params: Mapping[float, Params],
     concurrency: int = 1,
 ) -> Iterator[dict[str, Ask]]:
     """Load the engines of the modes and yield what answers groups of prompts, after an uncounted group of each.
 
-    ``params`` returns the sampling parameters of a prompt by its index, and ``concurrency`` is the size of the groups.
+    ``params`` are the sampling parameters by temperature, and ``concurrency`` is the size of the groups.
     """
+    warming = {temperature: partial(_warming, of_prompt) for temperature, of_prompt in params.items()}
     with ExitStack() as up:
         engines = {index: up.enter_context(load(index)) for index in dict.fromkeys(mode.engine for mode in modes)}
         for mode in modes:
             group = groups_of(len(prompts), concurrency)[0]
-            _answers(engines[mode.engine], mode, prompts, group, lambda at: _warming(params(at)))
-        yield {mode.title: partial(_answers, engines[mode.engine], mode, prompts, params=params) for mode in modes}
+            for temperature in params:
+                _answers(engines[mode.engine], mode, prompts, warming, group, temperature)
+        yield {mode.title: partial(_answers, engines[mode.engine], mode, prompts, params) for mode in modes}
 
 
-def _warming(params: SamplingParams) -> SamplingParams:
-    return replace(params, max_tokens=_WARM_TOKENS, ignore_eos=True)
+def _warming(params: Params, at: int) -> SamplingParams:
+    return replace(params(at), max_tokens=_WARM_TOKENS, ignore_eos=True)
 
 
 def _answers(
     engine: Engine,
     mode: DecodingMode,
     prompts: Sequence[EncodedPrompt],
+    params: Mapping[float, Params],
     group: Sequence[int],
-    params: Callable[[int], SamplingParams],
+    temperature: float,
 ) -> ModeTurn:
     """Submit a group of prompts at once and read the pieces as they arrive."""
+    of_prompt = params[temperature]
     started = time.perf_counter()
     running = [
-        engine.submit(prompts[at].input, params(at), draft=mode.draft, num_speculative_tokens=mode.k) for at in group
+        engine.submit(prompts[at].input, of_prompt(at), draft=mode.draft, num_speculative_tokens=mode.k) for at in group
     ]
     pieces = _arrivals(running)
     seconds = time.perf_counter() - started

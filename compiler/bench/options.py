@@ -30,7 +30,7 @@ class BenchOptions:
     draft: tuple[str, ...] = ()
     num_speculative_tokens: tuple[NumSpeculativeTokens, ...] = ()
     concurrency: tuple[int, ...] = (1,)
-    temperature: float = 0.0
+    temperature: tuple[float, ...] = (0.0,)
     seed: int = 0
     ignore_eos: bool = False
     price_per_hour: float | None = None
@@ -83,7 +83,9 @@ class BenchOptions:
             if not is_auto(k):
                 integer("--num-speculative-tokens", k, 0)
         integer("--seed", self.seed, 0)
-        number("--temperature", self.temperature, 0)
+        for temperature in self.temperature or (None,):
+            number("--temperature", temperature, 0)
+        _require_distinct("--temperature", self.temperature)
         if self.price_per_hour is not None:
             number("--price-per-hour", self.price_per_hour, 0)
         if self.workload is not None and self.prompts is not None:
@@ -138,6 +140,13 @@ def _words(name: str, value: Any) -> list[str]:
     if value is None:
         return []
     return [_flag(name), ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+
+
+def _require_distinct(flag: str, values: tuple[object, ...]) -> None:
+    """Raise ``UsageError`` for a list in which a value occurs twice."""
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            raise UsageError(f"{flag} has the value {value} twice", fix="give every value once")
 
 
 def _flag(name: str) -> str:

@@ -14,18 +14,21 @@ from ..pipeline.reports.html_page import html_page, html_table
 from ..pipeline.reports.line_chart import Points, line_chart
 from ..store.atomic_files import replacing, require_writable
 from ..store.destination import MAX_RECORD_BYTES, require_outside_engines
+from .passes import PassFigures
 from .printing import (
     category_rows,
     difference_line,
     differing,
+    is_first,
     latency_rows,
+    level_name,
     pass_rows,
     position_rows,
     rates_of,
-    requests,
     rival_rows,
     speed_rows,
     sweep_rows,
+    temperature_name,
     text_rows,
 )
 from .result import BenchResult, require_replaceable
@@ -90,7 +93,7 @@ def page(result: BenchResult) -> str:
         f"<p>This command measured the figures:</p><pre>{escape(result.command)}</pre>",
         *(f'<p class="faint">{escape(note)}</p>' for note in result.notes),
     ]
-    for figures in result.levels.values():
+    for figures in result.levels:
         parts += _level(result, figures)
     parts += _sweep(result)
     parts += [
@@ -105,20 +108,23 @@ def _is_subject(name: str) -> bool:
 
 
 def _verdict(result: BenchResult) -> Iterator[str]:
-    """Yield the best speed of the first concurrency, and the modes whose text differs."""
-    figures = next(iter(result.levels.values()), [])
-    best = max(figures, key=lambda each: each.user_speed.median, default=None)
-    if best is not None and best.user_speed.median:
-        gain = f", {best.over_plain.ratio.median:.2f} times plain decoding" if best.over_plain else ""
-        yield f"<p>Fastest: <strong>{escape(best.mode)}</strong>, {best.user_speed.median:.1f} tokens/s{gain}.</p>"
+    """Yield the best speed of each temperature at the first concurrency, and the modes whose text differs."""
+    for figures in result.levels:
+        best = max(figures, key=lambda each: each.user_speed.median)
+        if is_first(result, figures) and best.user_speed.median:
+            fastest = ", ".join(["Fastest", *temperature_name(best)])
+            gain = f", {best.over_plain.ratio.median:.2f} times plain decoding" if best.over_plain else ""
+            speed = f"{best.user_speed.median:.1f} tokens/s{gain}"
+            yield f"<p>{fastest}: <strong>{escape(best.mode)}</strong>, {speed}.</p>"
     for each in differing(result.figures):
         yield f'<p class="warn">{escape(difference_line(each))}</p>'
     if result.identical:
-        yield "<p>In every mode, the engines generated the same text as in plain decoding.</p>"
+        where = " at the same temperature" if _temperatures(result)[1:] else ""
+        yield f"<p>In every mode, the engines generated the same text as in plain decoding{where}.</p>"
 
 
 def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]:
-    yield f"<h2>{escape(requests(figures[0].concurrency)).capitalize()}</h2>"
+    yield f"<h2>{escape(level_name(figures[0])).capitalize()}</h2>"
     yield f'<p class="faint">{figures[0].turns} turns of each mode</p>'
     yield "<h3>Speed</h3>" + _table(*speed_rows(figures))
     if result.rival and any(each.over_autoregressive for each in figures):
@@ -136,8 +142,8 @@ def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]
     yield "<h3>Latency</h3>" + _table(*latency_rows(figures))
     curves = {each.mode: _cumulative(each.inter_token) for each in figures if each.inter_token}
     yield line_chart(curves, "milliseconds per token", "share of tokens (%), up to 95", marks=False)
-    if figures[0].concurrency == 1 and result.passes:
-        yield "<h3>Cost of a pass</h3>" + _table(*pass_rows(result)) + _cost_by_columns(result)
+    if passes := result.passes_beside(figures[0]):
+        yield "<h3>Cost of a pass</h3>" + _table(*pass_rows(passes)) + _cost_by_columns(passes)
 
 
 def _cumulative(latency: LatencyFigures) -> Points:
@@ -182,11 +188,11 @@ def _names_of_lines(result: BenchResult) -> dict[str, str]:
     }
 
 
-def _cost_by_columns(result: BenchResult) -> str:
+def _cost_by_columns(passes: Sequence[PassFigures]) -> str:
     """Return the chart of the milliseconds of a pass by its columns, with the floor."""
-    several = len({each.engine for each in result.passes}) > 1
+    several = len({each.engine for each in passes}) > 1
     lines: dict[str, list[tuple[float, float]]] = {}
-    for each in result.passes:
+    for each in passes:
         of_engine = f", engine {each.engine + 1}" if several else ""
         lines.setdefault(f"measured{of_engine}", []).append((each.columns, each.milliseconds.median))
         if each.floor is not None:
@@ -195,17 +201,30 @@ def _cost_by_columns(result: BenchResult) -> str:
 
 
 def _sweep(result: BenchResult) -> Iterator[str]:
-    """Yield table and charts by concurrency, if there are any."""
+    """Yield the table of all levels and, for each temperature, charts by concurrency, if there are any."""
+    temperatures = _temperatures(result)
     if sweep := sweep_rows(result):
-        yield "<h2>By concurrency</h2>" + _table(*sweep)
-    if len(result.levels) > 1:
-        for title, is_total in (("tokens per second of one user", False), ("tokens per second of all users", True)):
-            lines: dict[str, list[tuple[float, float]]] = {}
-            for each in result.figures:
-                speed = each.total_speed if is_total else each.user_speed
-                if speed.median:
-                    lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
-            yield line_chart(lines, "concurrent requests", title)
+        by = "temperature and concurrency" if temperatures[1:] else "concurrency"
+        yield f"<h2>By {by}</h2>" + _table(*sweep)
+    if len({each.concurrency for each in result.figures}) > 1:
+        for temperature in temperatures:
+            yield from _by_concurrency([each for each in result.figures if each.temperature == temperature])
+
+
+def _by_concurrency(figures: Sequence[ModeFigures]) -> Iterator[str]:
+    """Yield the charts of one temperature."""
+    for title, is_total in (("tokens per second of one user", False), ("tokens per second of all users", True)):
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for each in figures:
+            speed = each.total_speed if is_total else each.user_speed
+            if speed.median:
+                lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
+        yield line_chart(lines, "concurrent requests", ", ".join([title, *temperature_name(figures[0])]))
+
+
+def _temperatures(result: BenchResult) -> list[float | None]:
+    """Return the temperatures of the run."""
+    return [*dict.fromkeys(each.temperature for each in result.figures)]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

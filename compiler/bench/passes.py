@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...engines.folder.manifest import Manifest
 from ..console.printing import size
-from .measure import Level
+from .measure import Level, named_temperature
 from .modes import DecodingMode
 from .origin import in_threads
 from .statistics import Spread
@@ -65,7 +65,8 @@ class PassFigures:
     """Time of the passes of one engine's target over a number of columns, which are the drafts and one token more.
 
     ``over_one`` is the ratio of the median to that of one column, ``floor`` the milliseconds in which memory gives the
-    weights, and ``share_of_floor`` its part of the median; None if they are unknown.
+    weights, and ``share_of_floor`` its part of the median; None if they are unknown. ``temperature`` is None if the run
+    has only one.
     """
 
     engine: int
@@ -75,19 +76,26 @@ class PassFigures:
     over_one: float | None
     floor: float | None
     share_of_floor: float | None
+    temperature: float | None = None
 
 
 def pass_figures(
     levels: Sequence[Level], modes: Sequence[DecodingMode], memory: MemoryFloor | None = None
 ) -> list[PassFigures]:
-    """Return the cost of passes by engine and columns, over all modes.
+    """Return the cost of passes by temperature, engine and columns, over all modes.
 
     Only passes of one request at a time count: requests at once share a pass.
     """
+    alone = [level for level in levels if level.concurrency == 1]
+    return [each for level in alone for each in _of_level(level, modes, memory, named_temperature(level, levels))]
+
+
+def _of_level(
+    level: Level, modes: Sequence[DecodingMode], memory: MemoryFloor | None, temperature: float | None
+) -> list[PassFigures]:
     seconds: dict[tuple[int, int], list[float]] = {}
-    turns = [turn for level in levels if level.concurrency == 1 for turn in level.turns]
     for mode in modes:
-        answers = [answer for turn in turns if mode.title in turn for answer in turn[mode.title].answers]
+        answers = [answer for turn in level.turns if mode.title in turn for answer in turn[mode.title].answers]
         for acceptance in filter(None, (answer.acceptance for answer in answers)):
             for drafted, each in acceptance.passes:
                 seconds.setdefault((mode.engine, drafted + 1), []).append(each)
@@ -104,6 +112,7 @@ def pass_figures(
                 over_one=spread.median / one.median if one else None,
                 floor=floor,
                 share_of_floor=floor / spread.median if floor else None,
+                temperature=temperature,
             )
         )
     return found

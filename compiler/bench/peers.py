@@ -26,12 +26,17 @@ class Peer:
 
     @classmethod
     def start(
-        cls, server: BenchServer, fields: Mapping[str, object], prompts: Sequence[EncodedPrompt], seed: int
+        cls,
+        server: BenchServer,
+        fields: Mapping[str, object],
+        prompts: Sequence[EncodedPrompt],
+        seed: int,
+        temperatures: Sequence[float],
     ) -> Peer:
-        """Send the first prompt, which is not counted, and return the peer; ``fields`` are those of every request.
+        """Send the first prompt at each temperature, which is not counted, and return the peer.
 
-        Raises ``UsageError`` for prompts without text at an endpoint that takes no token ids, and
-        ``EnvironmentProblem`` if the server does not answer.
+        ``fields`` are those of every request. Raises ``UsageError`` for prompts without text at an endpoint that takes
+        no token ids, and ``EnvironmentProblem`` if the server does not answer.
         """
         takes_ids = ENDPOINTS[server.endpoint].takes_ids
         if not takes_ids and not all(each.prompt.text for each in prompts):
@@ -41,7 +46,8 @@ class Peer:
             )
         contents = [[*each.input.ids] if takes_ids else each.prompt.text for each in prompts]
         peer = cls(replace(server, fields=fields), contents, seed)
-        peer.server.warm_up(contents, seed)
+        for temperature in temperatures:
+            peer.server.warm_up(contents, seed, temperature)
         return peer
 
     @property
@@ -50,12 +56,12 @@ class Peer:
         sent = "token ids" if ENDPOINTS[self.server.endpoint].takes_ids else "text"
         return f"{self.server.url}, model {self.server.model}, {sent} to {self.server.endpoint}"
 
-    def answer(self, group: Sequence[int]) -> ModeTurn | None:
+    def answer(self, group: Sequence[int], temperature: float) -> ModeTurn | None:
         """Answer a group of prompts, by index; None once the server has failed."""
         if self.problem:
             return None
         try:
-            return self.server.answer(group, self.contents, self.seed)
+            return self.server.answer(group, self.contents, self.seed, temperature)
         except EnvironmentProblem as error:
             self.problem = error.one_line
             return None

@@ -16,22 +16,42 @@ _SHOWN_POSITIONS = 8
 
 
 def report(result: BenchResult) -> str:
-    """Return everything that ``bench`` prints: the origin, the tables of each concurrency, and the notes."""
+    """Return everything that ``bench`` prints: the origin, the tables of each level, and the notes."""
     parts = [columns([*result.origin, ("command", result.command)])]
-    for number, (concurrency, figures) in enumerate(result.levels.items()):
-        parts.append(f"{requests(concurrency)}, {figures[0].turns} turns")
+    for figures in result.levels:
+        parts.append(f"{level_name(figures[0])}, {figures[0].turns} turns")
         parts.append(table(*speed_rows(figures)))
         if result.rival and any(each.over_autoregressive for each in figures):
             parts.append(table(*rival_rows(figures, result.rival)))
         parts += [table(*rows(figures)) for rows in (text_rows, latency_rows)]
-        if number == 0:  # acceptance hardly depends on the concurrency; bench.json has all of it
+        if is_first(result, figures):  # acceptance hardly depends on the concurrency; bench.json has all of it
             parts += acceptance_tables(figures)
-        if concurrency == 1 and result.passes:
-            parts.append(table(*pass_rows(result)))
+        if passes := result.passes_beside(figures[0]):
+            parts.append(table(*pass_rows(passes)))
     if sweep := sweep_rows(result):
         parts.append(table(*sweep))
     parts += [*map(difference_line, differing(result.figures)), *(f"note: {note}" for note in result.notes)]
     return "\n\n".join(parts)
+
+
+def level_name(figures: ModeFigures) -> str:
+    """Return a concurrency in words, and the temperature if there are several."""
+    return ", ".join([requests(figures.concurrency), *temperature_name(figures)])
+
+
+def temperature_name(figures: ModeFigures) -> list[str]:
+    """Return the temperature in words; nothing if there is only one."""
+    return [] if figures.temperature is None else [sampling(figures.temperature)]
+
+
+def sampling(temperature: float) -> str:
+    """Return a temperature in words."""
+    return f"temperature {temperature:g}" if temperature else "greedy"
+
+
+def is_first(result: BenchResult, figures: Sequence[ModeFigures]) -> bool:
+    """Return True for the figures of a level with the first concurrency."""
+    return figures[0].concurrency == result.figures[0].concurrency
 
 
 def requests(concurrency: int) -> str:
@@ -94,21 +114,21 @@ def _identical(figures: ModeFigures) -> str:
     return _NONE if figures.identical is None else "yes" if figures.identical else "NO"
 
 
-def pass_rows(result: BenchResult) -> Cells:
+def pass_rows(passes: Sequence[PassFigures]) -> Cells:
     """Return head and rows with the cost of a pass of the target by its columns, for each engine."""
     head = ["one pass of the target", "passes", "ms", "quartiles", "x 1 column", "of floor"]
     rows = []
-    for each in result.passes:
+    for each in passes:
         spread, share = each.milliseconds, each.share_of_floor
         numbers = [f"{spread.median:.2f}", f"{spread.low:.2f} to {spread.high:.2f}", _number(each.over_one, ".2f")]
-        rows.append([pass_name(result, each), str(each.passes), *numbers, _NONE if share is None else f"{share:.0%}"])
+        rows.append([pass_name(passes, each), str(each.passes), *numbers, _NONE if share is None else f"{share:.0%}"])
     return head, rows
 
 
-def pass_name(result: BenchResult, figures: PassFigures) -> str:
+def pass_name(passes: Sequence[PassFigures], figures: PassFigures) -> str:
     """Return the columns of a pass in words, with the number of the engine if there are several."""
     columns = f"{figures.columns} column{'s' * (figures.columns > 1)}"
-    return columns if len({each.engine for each in result.passes}) == 1 else f"{columns}, engine {figures.engine + 1}"
+    return columns if len({each.engine for each in passes}) == 1 else f"{columns}, engine {figures.engine + 1}"
 
 
 def latency_rows(figures: Sequence[ModeFigures]) -> Cells:
@@ -153,19 +173,22 @@ def category_rows(figures: Sequence[ModeFigures]) -> Cells:
 
 
 def sweep_rows(result: BenchResult) -> Cells | None:
-    """Return head and rows by concurrency, if there is more than one or a price.
+    """Return head and rows by temperature and concurrency, if there are several levels or a price.
 
     They are tokens per second of a user and in all, and the price of a million tokens.
     """
+    has_temperatures = any(each.temperature is not None for each in result.figures)
     has_price = any(each.cost_per_million is not None for each in result.figures)
     if len(result.levels) < 2 and not has_price:
         return None
-    head = ["tokens/s by concurrency", "at once", "one user", "in all", *(["price/million"] if has_price else [])]
+    head = ["tokens/s", "temperature"] if has_temperatures else ["tokens/s by concurrency"]
+    head += ["at once", "one user", "in all", *(["price/million"] if has_price else [])]
     rows = []
     for each in result.figures:
+        temperature = [_number(each.temperature, "g")] if has_temperatures else []
         price = [_number(each.cost_per_million, ".3f")] if has_price else []
         numbers = [_speed(each.user_speed.median), _speed(each.total_speed.median)]
-        rows.append([each.mode, str(each.concurrency), *numbers, *price])
+        rows.append([each.mode, *temperature, str(each.concurrency), *numbers, *price])
     return head, rows
 
 
@@ -177,7 +200,7 @@ def differing(figures: Iterable[ModeFigures]) -> list[ModeFigures]:
 def difference_line(figures: ModeFigures) -> str:
     """Return the first difference of a mode in words."""
     found = figures.difference
-    mode = f"{figures.mode}, {requests(figures.concurrency)}"
+    mode = f"{figures.mode}, {level_name(figures)}"
     if found is None:
         return f"{mode}: the text equals that of plain decoding"
     return (

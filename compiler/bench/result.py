@@ -49,12 +49,16 @@ class BenchResult:
         return all(compared) if compared else None
 
     @property
-    def levels(self) -> dict[int, list[ModeFigures]]:
-        """The figures by concurrency."""
-        found: dict[int, list[ModeFigures]] = {}
+    def levels(self) -> list[list[ModeFigures]]:
+        """The figures of each concurrency and temperature."""
+        found: dict[object, list[ModeFigures]] = {}
         for each in self.figures:
-            found.setdefault(each.concurrency, []).append(each)
-        return found
+            found.setdefault((each.concurrency, each.temperature), []).append(each)
+        return [*found.values()]
+
+    def passes_beside(self, figures: ModeFigures) -> list[PassFigures]:
+        """Return the cost of passes at the concurrency and temperature of these figures; none with requests at once."""
+        return [each for each in self.passes if figures.concurrency == 1 and each.temperature == figures.temperature]
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``bench.json``."""

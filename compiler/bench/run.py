@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,13 @@ from ...plugins.errors import UsageError
 from ...plugins.problems import counted
 from ..bundled.prompts import Prompt
 from ..console.progress import Progress, Quiet
-from .measure import Ask, Level, answer_functions, groups_of, take_turns
+from .measure import Ask, Level, ModeTurn, answer_functions, groups_of, take_turns
 from .modes import DecodingMode, modes_of
 from .options import BenchOptions
 from .origin import Rows, engine_rows, machine_rows
 from .passes import MemoryFloor, pass_figures
 from .peers import Peer
-from .printing import requests
+from .printing import requests, sampling
 from .prompt_file import read_prompts
 from .result import BenchResult
 from .statistics import MIN_PAIRS
@@ -69,7 +70,7 @@ class BenchRun:
         return BenchResult(
             command=self.options.command,
             origin=self.origin,
-            notes=(*self.notes, *self._few_pairs(), *self._losses(), *self._bursts()),
+            notes=(*self.notes, *dict.fromkeys(self._few_pairs()), *self._losses(), *self._bursts()),
             figures=tuple(figures),
             methods={mode.title: mode.method for mode in self.modes},
             counts={mode.title: mode.k for mode in self.modes if isinstance(mode.k, int)},
@@ -139,7 +140,8 @@ class BenchRun:
             self.memory = MemoryFloor.measure(folders, manifests, options.threads)
         self.origin += [("memory", self.memory.in_words)] if self.memory else []
         for name, server in servers.items():
-            peer = Peer.start(server, self._fields(max_tokens, ignores=ignores), prompts.prompts, options.seed)
+            fields = self._fields(max_tokens, ignores=ignores)
+            peer = Peer.start(server, fields, prompts.prompts, options.seed, options.temperature)
             self.peers[name] = peer
             self.origin.append((f"peer {name}", peer.description))
         engine_modes = [*self.modes]
@@ -150,18 +152,21 @@ class BenchRun:
                 folders[index], threads=options.threads, max_batch_size=concurrency, check="sizes", prefix_cache_bytes=0
             )
 
-        def params(at: int) -> SamplingParams:
+        def params(temperature: float, at: int) -> SamplingParams:
             from ...engines import SamplingParams
 
             return SamplingParams(
-                max_tokens=max_tokens, temperature=options.temperature, seed=options.seed + at, ignore_eos=ignores
+                max_tokens=max_tokens, temperature=temperature, seed=options.seed + at, ignore_eos=ignores
             )
 
+        by_temperature = {each: partial(params, each) for each in options.temperature}
         with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
             for concurrency in options.concurrency:
-                with answer_functions(load(concurrency), engine_modes, prompts.prompts, params, concurrency) as ways:
+                with answer_functions(
+                    load(concurrency), engine_modes, prompts.prompts, by_temperature, concurrency
+                ) as ways:
                     ways |= {name: peer.answer for name, peer in self.peers.items()}
-                    self._level(concurrency, ways, len(prompts.prompts), advance)
+                    self._levels(concurrency, ways, len(prompts.prompts), advance)
 
     def _measure_server(self, url: str, progress: Progress) -> None:
         options, found = self.options, spaced(self._found(progress) or [], self.options.num_prompts)
@@ -174,29 +179,32 @@ class BenchRun:
             ("workload", f"{self._workload}: {len(found)} prompts, digest {digest_of(texts)} of their texts"),
             ("decoding", self._sampling(options.max_tokens)),
         ]
-        ways: Mapping[str, Ask] = {title: lambda group: server.answer(group, texts, options.seed)}
+
+        def answer(group: Sequence[int], temperature: float) -> ModeTurn:
+            return server.answer(group, texts, options.seed, temperature)
+
         with progress.step(_STEP, self._calls(len(found))) as advance:
-            server.warm_up(texts, options.seed)
+            for temperature in options.temperature:
+                server.warm_up(texts, options.seed, temperature)
             for concurrency in options.concurrency:
-                self._level(concurrency, ways, len(found), advance)
+                self._levels(concurrency, {title: answer}, len(found), advance)
 
     def _fields(self, max_tokens: int, *, ignores: bool) -> dict[str, object]:
-        """Return the fields of every request to a server, apart from its prompt."""
-        fields: dict[str, object] = {"max_tokens": max_tokens, "temperature": self.options.temperature}
-        return fields | ({"ignore_eos": True} if ignores else {})
+        """Return the fields that are the same in every request to a server."""
+        return {"max_tokens": max_tokens, **({"ignore_eos": True} if ignores else {})}
 
-    def _level(self, concurrency: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
+    def _levels(self, concurrency: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
         groups = groups_of(prompts, concurrency)
         if (left := prompts - concurrency * len(groups)) > 0:
             self.notes.append(f"{left} of {prompts} prompts were skipped: they do not fill a group of {concurrency}")
-        level = Level(concurrency)
-        self.levels.append(level)
-        take_turns(ways, groups, self.options.repeats, level.turns, advance)
+        levels = [Level(concurrency, temperature=each) for each in self.options.temperature]
+        self.levels += levels
+        take_turns(ways, groups, self.options.repeats, levels, advance)
 
     def _calls(self, prompts: int) -> int:
         """Return the number of groups that are answered, over all modes and levels."""
         groups = sum(len(groups_of(prompts, concurrency)) for concurrency in self.options.concurrency)
-        return groups * self.options.repeats * len(self.modes)
+        return groups * self.options.repeats * len(self.modes) * len(self.options.temperature)
 
     @property
     def _workload(self) -> str:
@@ -231,8 +239,7 @@ class BenchRun:
 
     def _sampling(self, max_tokens: int) -> str:
         options = self.options
-        how = f"temperature {options.temperature:g}" if options.temperature else "greedy"
-        return f"{how}, seed {options.seed}, up to {max_tokens} tokens"
+        return f"{', '.join(map(sampling, options.temperature))}, seed {options.seed}, up to {max_tokens} tokens"
 
 
 def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:

@@ -71,9 +71,9 @@ class BenchServer:
         finally:
             connection.close()
 
-    def warm_up(self, prompts: Sequence[Content], seed: int) -> None:
+    def warm_up(self, prompts: Sequence[Content], seed: int, temperature: float) -> None:
         """Send the first prompt. Raises ``EnvironmentProblem`` as ``answer`` does, and if the answer is empty."""
-        (answer,) = self.answer((0,), prompts, seed).answers
+        (answer,) = self.answer((0,), prompts, seed, temperature).answers
         if not answer.text:
             raise EnvironmentProblem(
                 f"{self.url} returned no text for the first prompt",
@@ -81,7 +81,7 @@ class BenchServer:
                 fix="check --endpoint and the model that the server has loaded",
             )
 
-    def answer(self, group: Sequence[int], prompts: Sequence[Content], seed: int) -> ModeTurn:
+    def answer(self, group: Sequence[int], prompts: Sequence[Content], seed: int, temperature: float) -> ModeTurn:
         """Send a group of prompts at once, by index, and read their streams.
 
         Raises ``EnvironmentProblem`` if the server cannot be reached, refuses a request or does not answer as expected.
@@ -90,7 +90,7 @@ class BenchServer:
 
         def user(position: int, at: int) -> None:
             try:
-                done.put((position, self._answer(at, prompts[at], seed + at)))
+                done.put((position, self._answer(at, prompts[at], seed + at, temperature)))
             except Exception as error:  # raised by the thread that waits for it
                 done.put((position, error))
 
@@ -102,13 +102,14 @@ class BenchServer:
         answers = [_result_or_raise(found[position]) for position in range(len(group))]
         return ModeTurn(tuple(answers), seconds)
 
-    def _answer(self, at: int, prompt: Content, seed: int) -> TimedAnswer:
+    def _answer(self, at: int, prompt: Content, seed: int, temperature: float) -> TimedAnswer:
         endpoint = ENDPOINTS[self.endpoint]
         body = {
             "model": self.model,
             "stream": True,
             "stream_options": {"include_usage": True},
             "seed": seed,
+            "temperature": temperature,
             **self.fields,
             **endpoint.fields(prompt),
         }

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...engines.requests.results import Acceptance
 from ..bundled.prompts import Prompt
-from .measure import Level, ModeTurn, TimedAnswer
+from .measure import Level, ModeTurn, TimedAnswer, named_temperature
 from .modes import PLAIN_TITLE, DecodingMode
 from .statistics import PairedRatios, Spread
 
@@ -96,14 +96,14 @@ class CategoryFigures:
 
 @dataclass(frozen=True)
 class ModeFigures:
-    """Figures of one mode at one concurrency.
+    """Figures of one mode at one concurrency and temperature, which is None if the run has only one.
 
     ``user_speed`` are tokens per second of one user after the first token, ``total_speed`` those of all users with
     their prompts. ``over_plain`` and ``over_autoregressive`` compare ``user_speed`` group by group; the latter with the
     fastest mode whose drafter makes a pass per draft. ``inter_token`` divides the time of a piece among its tokens,
     ``between_pieces`` does not; a peer has no ``inter_token``, because its pieces do not state their number of tokens.
     ``identical`` is None if nothing was compared, and ``difference`` the first one. Tokens of a peer are not compared;
-    ``equal_texts`` counts its answers with the text of plain decoding.
+    ``equal_texts`` counts its answers with the text of plain decoding at the same temperature.
     """
 
     mode: str
@@ -124,6 +124,7 @@ class ModeFigures:
     difference: FirstDifference | None
     cost_per_million: float | None
     equal_texts: int | None = None
+    temperature: float | None = None
 
 
 def figures_of(
@@ -134,19 +135,20 @@ def figures_of(
     decode: Callable[[Sequence[int]], str] | None = None,
     price_per_hour: float | None = None,
 ) -> list[ModeFigures]:
-    """Return the figures of every mode at every concurrency with a finished turn.
+    """Return the figures of every mode at every concurrency and temperature with a finished turn.
 
     ``decode`` returns the text of tokens, to show the first difference. Without it, nothing is compared.
     """
-    reference: dict[int, TimedAnswer] = {}
+    references: dict[float, dict[int, TimedAnswer]] = {level.temperature: {} for level in levels}
     if decode is not None:
         for level in levels:
             for turn in level.turns:
                 for answer in turn[PLAIN_TITLE].answers:
-                    reference.setdefault(answer.prompt, answer)
+                    references[level.temperature].setdefault(answer.prompt, answer)
     peers = {mode.title for mode in modes if mode.is_peer}
     found = []
     for level in levels:
+        reference = references[level.temperature]
         measured = [
             turn for turn in level.turns if all(each.user_speed for name, each in turn.items() if name not in peers)
         ]
@@ -181,6 +183,7 @@ def figures_of(
                     difference=difference,
                     cost_per_million=None if price_per_hour is None else _cost(price_per_hour, every),
                     equal_texts=_equal_texts(answers, reference) if decode and mode.is_peer else None,
+                    temperature=named_temperature(level, levels),
                 )
             )
     return found

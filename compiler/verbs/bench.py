@@ -13,7 +13,7 @@ from ..console.exit_cleanup import defer_stops
 from ..console.printing import emit, interruptible, note
 from .flags.completion import one_of, several
 from .flags.help_text import DRAFT, RUN, SAMPLING
-from .flags.shared_flags import Json, Temperature, Threads, numbers_of, requested_drafts
+from .flags.shared_flags import Json, Threads, numbers_of, requested_drafts
 from .flags.verbosity import Verbosity, with_verbosity
 from .serve import KEY_VARIABLE
 
@@ -97,7 +97,12 @@ def bench(
             rich_help_panel=DRAFT,
         ),
     ] = None,
-    temperature: Temperature = 0.0,
+    temperature: Annotated[
+        str,
+        typer.Option(
+            metavar="T,T,...", help="Sampling temperatures to measure; 0 is greedy.", rich_help_panel=SAMPLING
+        ),
+    ] = "0",
     seed: Annotated[int, typer.Option(help="Seed of the first prompt.", rich_help_panel=SAMPLING)] = 0,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue past the end-of-text token.", rich_help_panel=SAMPLING)
@@ -184,8 +189,8 @@ def bench(
         num_speculative_tokens=tuple(
             k for part in _parts(num_speculative_tokens) if (k := requested_drafts(part)) is not None
         ),
-        concurrency=numbers_of("--concurrency", concurrency, "1,2,4"),
-        temperature=temperature,
+        concurrency=numbers_of("--concurrency", concurrency, "1,2,4", int),
+        temperature=numbers_of("--temperature", temperature, "0,0.8", float),
         seed=seed,
         ignore_eos=ignore_eos,
         price_per_hour=price_per_hour,

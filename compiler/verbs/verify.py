@@ -140,7 +140,7 @@ def verify(
 
     Example: peagle-compile verify demo-engine
     """
-    depths = numbers_of("--num-speculative-tokens", num_speculative_tokens, "1,3,5,8")
+    depths = numbers_of("--num-speculative-tokens", num_speculative_tokens, "1,3,5,8", int)
     parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
     from ..verify.failures import require_passed
     from ..verify.printing import lines

@@ -116,6 +116,14 @@ def test_bench_returns_its_figures_and_writes_only_named_files(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(("temperature", "named"), [(0.8, [None]), ([0, 0.8], [0, 0.8])])
+def test_bench_takes_one_or_several_temperatures(tiny_folder: Path, temperature: object, named: list[object]) -> None:
+    asked = {"workload": "random", "num_prompts": 1, "max_tokens": 6, "draft": "ngram", "threads": 1}
+    result = peagle.bench(tiny_folder, temperature=temperature, **asked)
+    assert [figures[0].temperature for figures in result.levels] == named
+    assert result.identical
+
+
 def test_build_returns_the_engine_and_prints_nothing(
     tiny_pair: Pair, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

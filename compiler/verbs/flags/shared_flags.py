@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
 from ....engines.draft_methods import METHODS
 from ....plugins.errors import UsageError
 from .help_text import DRAFT, RUN, SAMPLING
+
+Number = TypeVar("Number", int, float)
 
 Force = Annotated[
     bool, typer.Option("--force", help="Run every step again instead of reusing cached results.", rich_help_panel=RUN)
@@ -147,9 +150,9 @@ def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
         ) from None
 
 
-def numbers_of(flag: str, text: str, example: str) -> tuple[int, ...]:
+def numbers_of(flag: str, text: str, example: str, number: Callable[[str], Number]) -> tuple[Number, ...]:
     """Parse a list of numbers, separated by commas. Raises ``UsageError`` with the ``example``."""
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(number(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"{flag} {text!r} is not a list of numbers", fix=f"use numbers such as {example}") from None

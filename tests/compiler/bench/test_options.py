@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,17 @@ ENGINE = (Path("engine"),)
         ({"engines": ENGINE, "concurrency": ()}, "--concurrency"),
         ({"engines": ENGINE, "num_speculative_tokens": ("auto", -1)}, "--num-speculative-tokens"),
         ({"engines": ENGINE, "price_per_hour": -1}, "--price-per-hour"),
-        ({"engines": ENGINE, "temperature": -0.1}, "--temperature"),
+        (
+            {"engines": ENGINE, "temperature": (0.0, -0.1)},
+            "--temperature must be a finite number of 0 or more, not -0.1",
+        ),
+        (
+            {"engines": ENGINE, "temperature": (math.nan,)},
+            "--temperature must be a finite number of 0 or more, not nan",
+        ),
+        ({"engines": ENGINE, "temperature": ("0.8",)}, "--temperature must be a finite number of 0 or more, not '0.8'"),
+        ({"engines": ENGINE, "temperature": ()}, "--temperature"),
+        ({"engines": ENGINE, "temperature": (0, 0.8, 0.0)}, "--temperature has the value 0.0 twice"),
         ({"engines": ENGINE, "peer": ("http://x:1",)}, "--peer http://x:1 is not NAME=URL"),
         ({"engines": ENGINE, "peer": ("a=",)}, "--peer a= is not NAME=URL"),
         ({"engines": ENGINE, "peer": ("a=ftp://x",)}, "ftp://x is not the URL of a server"),
@@ -74,7 +85,7 @@ names = st.text("ab c'\"$", min_size=1, max_size=6).map(str.strip).filter(bool)
         draft=st.lists(st.sampled_from(["ngram", "peagle"]), max_size=2, unique=True).map(tuple),
         num_speculative_tokens=st.lists(st.integers(1, 8) | st.just("auto"), max_size=3).map(tuple),
         concurrency=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
-        temperature=st.sampled_from([0.0, 0.8]),
+        temperature=st.sampled_from([(0.0,), (0.8,), (0.0, 1e-5, 1.0)]),
         seed=st.integers(0, 9),
         ignore_eos=st.booleans(),
         price_per_hour=st.sampled_from([None, 1.5]),
@@ -89,10 +100,11 @@ def test_recorded_command_parses_to_the_same_options(options: BenchOptions) -> N
     parsed = _command().make_context("bench", arguments).params
     assert parsed["engine"] == [*options.engines]
     assert parsed["concurrency"] == ",".join(map(str, options.concurrency))
+    assert tuple(map(float, parsed["temperature"].split(","))) == options.temperature
     assert (parsed["draft"] or "") == ",".join(options.draft)
     assert (parsed["peer"] or "") == ",".join(options.peer)
     assert (parsed["num_speculative_tokens"] or "") == ",".join(map(str, options.num_speculative_tokens))
-    for name in ("workload", "num_prompts", "repeats", "max_tokens", "temperature", "seed", "ignore_eos",
+    for name in ("workload", "num_prompts", "repeats", "max_tokens", "seed", "ignore_eos",
                  "price_per_hour", "endpoint", "threads"):  # fmt: skip
         assert parsed[name] == getattr(options, name), name
 

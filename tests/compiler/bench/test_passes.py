@@ -45,6 +45,13 @@ def test_passes_that_requests_share_are_not_those_of_one_request() -> None:
     assert pass_figures([Level(1, turns), Level(2, turns)], MODES)[0].passes == 1
 
 
+def test_passes_of_several_temperatures_are_apart() -> None:
+    levels = [Level(1, [turn(MODES[0], (0, 0.004))]), Level(1, [turn(MODES[0], (0, 0.007))], 0.8)]
+    found = pass_figures(levels, MODES, MEMORY)
+    assert [(each.temperature, each.milliseconds.median) for each in found] == [(0.0, 4), (0.8, 7)]
+    assert [each.temperature for each in pass_figures(levels[1:], MODES)] == [None]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(1e-4, 1e-1)), min_size=1, max_size=30))
 def test_every_timed_round_is_one_pass(passes: list[tuple[int, float]]) -> None:
     found = pass_figures([Level(1, [turn(MODES[0], *passes)])], MODES)

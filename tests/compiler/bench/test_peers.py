@@ -99,6 +99,21 @@ def test_peer_gets_token_ids_or_texts_with_the_options(tiny_folder: Path, other:
             assert {type(each) for each in body["prompt"]} == {int}
 
 
+def test_peer_answers_at_every_temperature_and_a_failure_ends_all_of_them(tiny_folder: Path, other: Any) -> None:
+    found = other(lambda number: ANSWER if number <= 4 else [])  # the first two are warm-ups
+    result = BenchRun(options(tiny_folder, f"x={found.url}", temperature=(0.0, 0.8), num_prompts=2)).start()
+    assert (
+        {body["temperature"] for body in found.bodies[:2]}
+        == {0.0, 0.8}
+        == {body["temperature"] for body in found.bodies[2:4]}
+    )
+    assert len(found.bodies) == 5
+    turns = {(each.mode, each.temperature): each.turns for each in result.figures}
+    assert turns["plain", 0.0] == turns["plain", 0.8] == 2
+    assert turns["x", 0.0] == turns["x", 0.8] == 1
+    assert "x was dropped" in result.notes[-1]
+
+
 @pytest.mark.parametrize(
     ("last", "why"),
     [
@@ -110,9 +125,9 @@ def test_peer_gets_token_ids_or_texts_with_the_options(tiny_folder: Path, other:
 def test_peer_that_fails_leaves_with_a_note(tiny_folder: Path, other: Any, last: Chunks, why: str) -> None:
     found = other(lambda number: ANSWER if number <= 3 else last)  # the first is the warm-up
     result = BenchRun(options(tiny_folder, f"x={found.url}", concurrency=(1, 2))).start()
-    by_level = {at_once: {each.mode: each.turns for each in figures} for at_once, figures in result.levels.items()}
-    assert (by_level[1]["plain"], by_level[1]["x"], by_level[2]["plain"]) == (4, 2, 2)
-    assert "x" not in by_level[2]
+    first, second = ({each.mode: each.turns for each in figures} for figures in result.levels)
+    assert (first["plain"], first["x"], second["plain"]) == (4, 2, 2)
+    assert "x" not in second
     assert result.notes[-1].startswith("x was dropped after 2 turns: ")
     assert why in result.notes[-1]
     assert len(found.bodies) == 4
@@ -170,4 +185,4 @@ def test_prompts_of_token_ids_need_the_endpoint_that_takes_them(tiny_folder: Pat
 def test_server_that_is_silent_at_first_is_refused(other: Any) -> None:
     found = BenchServer(other(lambda _: [USAGE]).url, "chat", {})
     with pytest.raises(EnvironmentProblem, match="returned no text for the first prompt"):
-        found.warm_up(["Hello"], 0)
+        found.warm_up(["Hello"], 0, 0.0)

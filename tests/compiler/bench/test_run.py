@@ -45,7 +45,7 @@ def test_every_mode_is_measured_at_every_concurrency_and_keeps_the_text(result: 
     titles = [each.mode for each in result.figures]
     assert titles[: len(titles) // 2] == titles[len(titles) // 2 :]
     assert {"plain", "P-EAGLE, K = 2", "P-EAGLE, auto", "EAGLE-3, K = 3", "n-gram lookup, K = 2"} <= {*titles}
-    assert [(at_once, figures[0].turns) for at_once, figures in result.levels.items()] == [(1, 4), (2, 2)]
+    assert [(figures[0].concurrency, figures[0].turns) for figures in result.levels] == [(1, 4), (2, 2)]
     assert result.identical is True
     assert all(each.tokens == 40 for each in result.figures)
     assert result.rival == "EAGLE-3"
@@ -197,7 +197,7 @@ def test_too_few_pairs_for_a_sign_test_are_noted_at_each_concurrency(result: Ben
 
 def test_sampled_text_is_the_same_in_every_mode(tiny_folder: Path) -> None:
     options = BenchOptions(
-        engines=(tiny_folder,), workload="random", num_prompts=2, max_tokens=16, temperature=0.9, threads=1
+        engines=(tiny_folder,), workload="random", num_prompts=2, max_tokens=16, temperature=(0.9,), threads=1
     )
     first, again = (BenchRun(options).start() for _ in range(2))
     assert first.identical

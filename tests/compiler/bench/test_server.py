@@ -19,13 +19,13 @@ from peagle.engines.serving.server import Server
 from peagle.engines.serving.usage import speculation
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
-FIELDS = {"max_tokens": 12, "temperature": 0.0}
+FIELDS = {"max_tokens": 12}
 PROMPTS = ["def gcd(a, b):", "import os\n"]
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_streams_of_both_endpoints_are_timed_and_counted(server: Server, endpoint: str) -> None:
-    turn = BenchServer(f"{server.url}/v1", endpoint, FIELDS).answer((0, 1), PROMPTS, seed=0)
+    turn = BenchServer(f"{server.url}/v1", endpoint, FIELDS).answer((0, 1), PROMPTS, 0, 0.0)
     for answer in turn.answers:
         assert 1 <= answer.tokens <= 12
         assert 0 < answer.first_seconds < turn.seconds
@@ -55,6 +55,19 @@ def test_whole_benchmark_of_a_server_has_no_modes_to_compare(server: Server) -> 
     assert f"<h1>Benchmark of {server.url}, model demo, chat</h1>" in page(result)
 
 
+def test_server_is_measured_at_every_temperature(server: Server) -> None:
+    result = BenchRun(BenchOptions(url=server.url, num_prompts=2, max_tokens=8, temperature=(0.0, 1.5))).start()
+    assert [(each.mode, each.temperature, each.turns) for each in result.figures] == [
+        ("demo", 0.0, 2),
+        ("demo", 1.5, 2),
+    ]
+    assert dict(result.origin)["decoding"] == "greedy, temperature 1.5, seed 0, up to 8 tokens"
+    greedy, sampled = (each.acceptance for each in result.figures)
+    assert greedy
+    assert sampled
+    assert greedy.length != sampled.length
+
+
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=30), st.integers(0, 5))
 def test_reported_acceptance_is_read_back(rounds: list[tuple[int, int]], undrafted: int) -> None:
     acceptance = Acceptance()
@@ -81,9 +94,9 @@ def test_text_that_is_no_url_is_refused(url: str) -> None:
 
 
 def test_refusals_and_missing_servers_are_named(server: Server, tmp_path: Path) -> None:
-    wrong = BenchServer(server.url, "chat", FIELDS | {"temperature": -1})
+    found = BenchServer(server.url, "chat", FIELDS)
     with pytest.raises(EnvironmentProblem, match="answered 400") as error:
-        wrong.answer((0,), PROMPTS, 0)
+        found.answer((0,), PROMPTS, 0, -1)
     assert "temperature" in error.value.why
     with pytest.raises(EnvironmentProblem, match="cannot reach"):
         _ = BenchServer("http://127.0.0.1:9", "chat", FIELDS).model

@@ -93,6 +93,28 @@ def test_text_at_a_higher_concurrency_is_compared_with_the_first_plain_text() ->
     assert [each.identical for each in figures_of(levels, [PLAIN], PROMPTS, decode=decode)] == [True, False]
 
 
+def test_text_is_compared_with_plain_decoding_at_the_same_temperature() -> None:
+    sampled = (5, 1, 7, 8, 9)
+    levels = [
+        Level(1, [turn(plain=answer(0, 1), parallel=answer(0, 1, sampled))]),
+        Level(1, [turn(plain=answer(0, 4, sampled), parallel=answer(0, 2, sampled))], 0.8),
+    ]
+    found = figures_of(levels, [PLAIN, PARALLEL], PROMPTS, decode=decode)
+    named = [(each.temperature, each.mode, each.identical) for each in found]
+    assert named == [
+        (0.0, "plain", True),
+        (0.0, PARALLEL.title, False),
+        (0.8, "plain", True),
+        (0.8, PARALLEL.title, True),
+    ]
+    assert [each.over_plain.ratio.median for each in found if each.over_plain] == [1, 1, 1, 2]
+
+
+def test_only_temperature_of_a_run_is_not_named() -> None:
+    levels = [Level(at_once, [turn(plain=answer(0, 1))], 0.8) for at_once in (1, 2)]
+    assert [each.temperature for each in figures_of(levels, [PLAIN], PROMPTS)] == [None, None]
+
+
 def test_figures_of_categories_are_those_of_their_prompts() -> None:
     turns = [
         turn(plain=answer(0, 1), parallel=answer(0, 2, accepted=(4, 2))),

@@ -26,8 +26,8 @@ from peagle.compiler.cli import main
 
 number = int(sys.argv.pop(1))
 
-def stopped(modes, groups, repeats, turns, advance, take_turns=run.take_turns):
-    take_turns(modes, groups[:1], 1, turns, advance)
+def stopped(modes, groups, repeats, levels, advance, take_turns=run.take_turns):
+    take_turns(modes, groups[:1], 1, levels, advance)
     os.kill(os.getpid(), number)
 
 run.take_turns = stopped
@@ -117,8 +117,8 @@ def test_stop_before_the_first_turn_writes_nothing(
 def test_error_after_a_turn_writes_the_finished_turns(
     cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(modes: Any, groups: Any, repeats: Any, turns: Any, advance: Any) -> None:
-        take_turns(modes, groups[:1], 1, turns, advance)
+    def failing(modes: Any, groups: Any, repeats: Any, levels: Any, advance: Any) -> None:
+        take_turns(modes, groups[:1], 1, levels, advance)
         raise EnvironmentProblem("cannot reach http://x", why="timed out")
 
     monkeypatch.setattr("peagle.compiler.bench.run.take_turns", failing)
@@ -158,6 +158,11 @@ def test_foreign_file_is_refused_before_anything_runs(cli: Run, tiny_folder: Pat
     ("arguments", "said"),
     [
         (["--concurrency", "1,x"], "--concurrency '1,x' is not a list of numbers"),
+        (["--temperature", "0,x"], "--temperature '0,x' is not a list of numbers"),
+        (["--temperature", ""], "--temperature '' is not a list of numbers"),
+        (["--temperature", "0,,1"], "--temperature '0,,1' is not a list of numbers"),
+        (["--temperature", "0,nan"], "--temperature must be a finite number of 0 or more, not nan"),
+        (["--temperature", "0.8,0.80"], "--temperature has the value 0.8 twice"),
         (["--num-speculative-tokens", "2,x"], "--num-speculative-tokens x is not valid"),
         (["--draft", "oracle"], "none of the engines supports this draft method"),
     ],
