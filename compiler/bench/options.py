@@ -14,6 +14,7 @@ from ...plugins.errors import UsageError
 from .server import ENDPOINTS, BenchServer
 from .workloads import WORKLOADS
 
+_MEASURED = ("num_speculative_tokens", "concurrency", "temperature")  # lists of which every value is measured
 _OF_ENGINES = ("draft", "num_speculative_tokens", "threads")  # a server has its own
 
 
@@ -85,7 +86,8 @@ class BenchOptions:
         integer("--seed", self.seed, 0)
         for temperature in self.temperature or (None,):
             number("--temperature", temperature, 0)
-        _require_distinct("--temperature", self.temperature)
+        for name in _MEASURED:
+            _require_distinct(_flag(name), getattr(self, name))
         if self.price_per_hour is not None:
             number("--price-per-hour", self.price_per_hour, 0)
         if self.workload is not None and self.prompts is not None:

@@ -29,7 +29,12 @@ ENGINE = (Path("engine"),)
         ({"engines": ENGINE, "repeats": 0}, "--repeats"),
         ({"engines": ENGINE, "concurrency": (1, 0)}, "--concurrency"),
         ({"engines": ENGINE, "concurrency": ()}, "--concurrency"),
+        ({"engines": ENGINE, "concurrency": (1, 2, 1)}, "--concurrency has the value 1 twice"),
         ({"engines": ENGINE, "num_speculative_tokens": ("auto", -1)}, "--num-speculative-tokens"),
+        (
+            {"engines": ENGINE, "num_speculative_tokens": (4, "auto", 4)},
+            "--num-speculative-tokens has the value 4 twice",
+        ),
         ({"engines": ENGINE, "price_per_hour": -1}, "--price-per-hour"),
         (
             {"engines": ENGINE, "temperature": (0.0, -0.1)},
