@@ -368,7 +368,8 @@ def bench(
 ) -> BenchResult:
     """Measure speed, latency and acceptance of every decoding method of one or more engines.
 
-    Equivalent to ``peagle-compile bench``, but writes only the files that are named.
+    Equivalent to ``peagle-compile bench``, but writes only the files that are named. After an error or Ctrl-C, they
+    have the figures of the finished turns.
 
     Args:
         engine: The engine folder, or several with the same target.
@@ -399,7 +400,7 @@ def bench(
         EnvironmentProblem: An engine cannot be loaded here, or the server or the prompts cannot be reached.
     """
     from .bench.options import BenchOptions
-    from .bench.page import require_outputs, write_page
+    from .bench.page import require_outputs, write_outputs
     from .bench.run import BenchRun
 
     folders = [engine] if isinstance(engine, str | os.PathLike) else engine
@@ -423,12 +424,12 @@ def bench(
         api_key=api_key,
         threads=threads,
     )
-    require_outputs(None if out is None else Path(out), None if html is None else Path(html))
-    result = BenchRun(options).start(progress)
-    if out is not None:
-        result.write_json(Path(out))
-    if html is not None:
-        write_page(Path(html), result)
+    files = (None if out is None else Path(out), None if html is None else Path(html))
+    require_outputs(*files)
+    run = BenchRun(options)
+    with run.keeping(lambda finished: write_outputs(finished, *files)):
+        result = run.start(progress)
+    write_outputs(result, *files)
     return result
 
 

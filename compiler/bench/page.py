@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...plugins.errors import UsageError
 from ...plugins.regular_files import read_regular
+from ..console.exit_cleanup import defer_stops
 from ..pipeline.reports.html_page import html_page, html_table
 from ..pipeline.reports.line_chart import Points, line_chart
 from ..store.atomic_files import replacing, require_writable
@@ -75,6 +76,15 @@ def _is_page(path: Path) -> bool:
         return f"<h1>{_TITLE}".encode() in read_regular(path, MAX_RECORD_BYTES)
     except (OSError, ValueError):
         return False
+
+
+def write_outputs(result: BenchResult, out: Path | None, html: Path | None) -> None:
+    """Write the files that are named; a stop waits until they are written, else it would lose the figures."""
+    with defer_stops():
+        if out is not None:
+            result.write_json(out)
+        if html is not None:
+            write_page(html, result)
 
 
 def write_page(path: Path, result: BenchResult) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.folder.manifest import Manifest
-from ...plugins.errors import UsageError
+from ...plugins.errors import PeagleError, UsageError
 from ...plugins.problems import counted
 from ..bundled.prompts import Prompt
+from ..console import interrupts
+from ..console.exit_cleanup import defer_stops
 from ..console.progress import Progress, Quiet
 from .measure import Ask, Level, ModeTurn, answer_functions, groups_of, take_turns
 from .modes import DecodingMode, modes_of
@@ -57,10 +60,20 @@ class BenchRun:
             self._measure_server(self.options.url, progress)
         return self.result()
 
-    @property
-    def has_turns(self) -> bool:
-        """Return True if a turn is finished, so that there are figures."""
-        return any(level.turns for level in self.levels)
+    @contextmanager
+    def keeping(self, keep: Callable[[BenchResult], None]) -> Iterator[None]:
+        """Pass the figures of the finished turns, if there are any, to ``keep`` after an error or a stop in the block.
+
+        The error is raised again. A note names it.
+        """
+        try:
+            yield
+        except (PeagleError, KeyboardInterrupt, interrupts.Termination) as error:
+            with defer_stops():  # else a stop would lose the figures
+                if any(level.turns for level in self.levels):
+                    self.notes.append(f"the measurement ended early: {_reason(error)}")
+                    keep(self.result())
+            raise
 
     def result(self) -> BenchResult:
         """Return the figures of the finished turns."""
@@ -240,6 +253,13 @@ class BenchRun:
     def _sampling(self, max_tokens: int) -> str:
         options = self.options
         return f"{', '.join(map(sampling, options.temperature))}, seed {options.seed}, up to {max_tokens} tokens"
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a measurement ended early; an error after a stop is attributed to the stop."""
+    if isinstance(error, PeagleError) and interrupts.requested_signal() is None:
+        return error.one_line
+    return "it was interrupted"
 
 
 def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:

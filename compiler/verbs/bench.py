@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ...plugins.errors import PeagleError
-from ..console import interrupts
-from ..console.exit_cleanup import defer_stops
 from ..console.printing import emit, interruptible, note
 from .flags.completion import one_of, several
 from .flags.help_text import DRAFT, RUN, SAMPLING
@@ -173,7 +170,7 @@ def bench(
     Example: peagle-compile bench demo-engine --workload humaneval
     """
     from ..bench.options import BenchOptions
-    from ..bench.page import require_outputs, write_page
+    from ..bench.page import require_outputs, write_outputs
     from ..bench.printing import report
     from ..bench.result import BenchResult
     from ..bench.run import BenchRun
@@ -206,35 +203,21 @@ def bench(
     written = f"wrote {out}" + ("" if html is None else f" and {html}")
 
     def write(result: BenchResult) -> None:
-        with defer_stops():  # else a stop would lose the figures
-            result.write_json(out)
-            if html is not None:
-                write_page(html, result)
+        write_outputs(result, out, html)
         if not as_json:
             print(report(result))
             note(written)
 
-    try:
-        with verbosity.work() as progress:
-            result = run.start(progress)
-    except (PeagleError, KeyboardInterrupt, interrupts.Termination) as error:
-        with defer_stops():
-            if run.has_turns:
-                run.notes.append(f"the measurement ended early: {_reason(error)}")
-                write(run.result())
-                if as_json:
-                    note(written)
-        raise
+    def keep(result: BenchResult) -> None:
+        write(result)
+        if as_json:
+            note(written)
+
+    with run.keeping(keep), verbosity.work() as progress:
+        result = run.start(progress)
     write(result)
     if as_json:
         emit(result.as_json())
-
-
-def _reason(error: BaseException) -> str:
-    """Return why a measurement ended early; an error after a stop is attributed to the stop."""
-    if isinstance(error, PeagleError) and interrupts.requested_signal() is None:
-        return error.one_line
-    return "it was interrupted"
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

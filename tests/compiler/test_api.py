@@ -17,13 +17,16 @@ import pytest
 
 import peagle
 from peagle.compiler import api
+from peagle.compiler.bench.measure import take_turns
 from peagle.compiler.bench.options import BenchOptions
+from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 from peagle.compiler.verbs import drafter as drafter_verbs
 from peagle.compiler.verbs.bench import bench as bench_verb
 from peagle.compiler.verbs.verify import verify as verify_verb
 from peagle.compiler.verify.verify_path import VerifyOptions
+from peagle.plugins.errors import EnvironmentProblem
 from tests.models import Pair
 
 FORMS: dict[str, tuple[Callable[..., Any], VerbOptions]] = {
@@ -114,6 +117,31 @@ def test_bench_returns_its_figures_and_writes_only_named_files(
     peagle.bench([tiny_folder], out="b.json", html="b.html", **asked)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.html", "b.json"]
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (EnvironmentProblem("cannot reach http://x"), "cannot reach http://x"),
+        (KeyboardInterrupt(), "it was interrupted"),
+    ],
+)
+def test_bench_that_ends_early_keeps_the_finished_turns_in_the_named_files(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
+) -> None:
+    def failing(modes: Any, groups: Any, repeats: Any, levels: Any, advance: Any) -> None:
+        take_turns(modes, groups[:1], 1, levels, advance)
+        raise error
+
+    monkeypatch.setattr("peagle.compiler.bench.run.take_turns", failing)
+    asked = {"workload": "random", "num_prompts": 2, "max_tokens": 6, "draft": "ngram", "threads": 1}
+    with pytest.raises(type(error)) as raised:
+        peagle.bench(tiny_folder, out=tmp_path / "b.json", html=tmp_path / "b.html", **asked)
+    assert raised.value is error
+    found = BenchResult.read(tmp_path / "b.json")
+    assert {each.turns for each in found.figures} == {1}
+    assert f"the measurement ended early: {said}" in found.notes
+    assert said in (tmp_path / "b.html").read_text()
 
 
 @pytest.mark.parametrize(("temperature", "named"), [(0.8, [None]), ([0, 0.8], [0, 0.8])])
