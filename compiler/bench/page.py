@@ -79,12 +79,17 @@ def _is_page(path: Path) -> bool:
 
 
 def write_outputs(result: BenchResult, out: Path | None, html: Path | None) -> None:
-    """Write the files that are named; a stop waits until they are written, else it would lose the figures."""
+    """Write the files that are named, the second one even if the first cannot be written.
+
+    A stop waits until they are written, else it would lose the figures.
+    """
     with defer_stops():
-        if out is not None:
-            result.write_json(out)
-        if html is not None:
-            write_page(html, result)
+        try:
+            if out is not None:
+                result.write_json(out)
+        finally:
+            if html is not None:
+                write_page(html, result)
 
 
 def write_page(path: Path, result: BenchResult) -> None:

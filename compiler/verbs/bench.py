@@ -202,22 +202,25 @@ def bench(
     run = BenchRun(options)
     written = f"wrote {out}" + ("" if html is None else f" and {html}")
 
-    def write(result: BenchResult) -> None:
-        write_outputs(result, out, html)
-        if not as_json:
-            print(report(result))
-            note(written)
-
     def keep(result: BenchResult) -> None:
-        write(result)
-        if as_json:
-            note(written)
+        try:
+            write_outputs(result, out, html)
+        finally:  # figures that cannot be written are at least printed
+            if not as_json:
+                print(report(result))
+        note(written)
 
     with run.keeping(keep), verbosity.work() as progress:
         result = run.start(progress)
-    write(result)
-    if as_json:
-        emit(result.as_json())
+    try:
+        write_outputs(result, out, html)
+    finally:
+        if as_json:
+            emit(result.as_json())
+        else:
+            print(report(result))
+    if not as_json:
+        note(written)
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

@@ -135,6 +135,25 @@ def test_error_after_a_turn_writes_the_finished_turns(
     assert said in html.read_text()
 
 
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_figures_are_printed_if_a_file_cannot_be_written_any_more(
+    cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    def foreign(*arguments: Any) -> None:
+        take_turns(*arguments)
+        out.write_text("mine")
+
+    monkeypatch.setattr("peagle.compiler.bench.run.take_turns", foreign)
+    out, html = tmp_path / "b.json", tmp_path / "b.html"
+    done = cli("bench", tiny_folder, *FEW, "--out", out, "--html", html, *flags)
+    assert done.code == 2
+    assert "was not written by" in done.err
+    assert "wrote" not in done.err
+    assert "n-gram lookup, K = 4" in done.out
+    assert out.read_text() == "mine"
+    assert html.read_text().startswith("<!doctype html>")
+
+
 def test_error_before_the_first_turn_writes_nothing(
     cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
