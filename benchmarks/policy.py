@@ -2,6 +2,7 @@
 
     make bench-policy                                       # or
     python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6] [--temperature 0.8] [--turns 48]
+    python benchmarks/policy.py --context 4000 --heads trained --batch 1 --k 1 2 --questions 2 --tokens 256 --turns 12
 
 SmolLM2-135M with two heads: the registry's, and one of its shape with random weights, whose drafts are never accepted.
 Missing engines are built. Prompts are the bundled questions, code and prose in turn; end-of-sequence is ignored. All
@@ -11,6 +12,10 @@ hit by that takes a tenth longer. Each run of a batch size starts with an engine
 (`peagle-compile tune`: the costs of rounds change with the hour on a shared host) and freshly loaded, so its policy has
 no history; the last line of a table is the policy over the fastest fixed K of that run. With `--control`, plain
 decoding also runs as `control`: how far its ratio is from 1 is the noise of all ratios.
+
+With `--context`, prompts are beginnings of Python's own sources. They are read once, into the prefix cache, because
+reading them takes longer than the answers. Before each of its calls, the policy also answers bundled questions, which
+are not timed: it then chooses K for long texts after short ones.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -42,6 +48,8 @@ HEAD = Path(bundled.__file__).parent / "heads" / "smollm2-135m-p-eagle"
 HEADS = ("random", "trained")
 KEPT = ("d2t", "t2d", "norm")  # tensors that the random head shares with the trained one
 REST = 0.15  # pause after a call, relative to its time
+LONG = 8192  # tokens of a text in an engine for long prompts, the most that the model was trained for
+PREFIXES = 8 << 30  # bytes for long prompts
 Way = Mapping[str, Any]
 
 
@@ -63,13 +71,14 @@ def random_head(folder: Path) -> Path:
     return out
 
 
-def built(head: str, precision: str, folder: Path) -> Path:
+def built(head: str, precision: str, folder: Path, *, is_long: bool = False) -> Path:
     """Return the engine with that head. Raises ``SystemExit`` if its build fails, which it reports."""
-    out = folder / f"{head}-{precision}"
+    out = folder / f"{head}-{precision}{'-long' if is_long else ''}"
     if not (out / "engine.json").is_file():
         print(f"Building the engine with the {head} head ...", file=sys.stderr, flush=True)
         command = [str(Path(sys.executable).with_name("peagle-compile")), "build", *REAL, "--precision", precision]
         command += ["--draft", str(random_head(folder))] if head == "random" else []
+        command += ["--max-seq-len", str(LONG)] if is_long else []
         done = subprocess.run([*command, "--out", str(out)], stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
             raise SystemExit(done.returncode)
@@ -84,12 +93,36 @@ def tune(engine: Path) -> None:
         raise SystemExit(done.returncode)
 
 
+def long_prompts(engine: Engine, tokens: int, count: int) -> list[list[int]]:
+    """Return the first ``tokens`` of sources of Python's library, and read them, so that they are in the prefix cache.
+
+    Raises ``SystemExit`` if fewer than ``count`` sources are so long.
+    """
+    found: list[list[int]] = []
+    for source in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        ids = engine.tokenizer.encode(source.read_text(encoding="utf-8"))[:tokens]
+        if len(ids) == tokens and len(found) < count:
+            found.append(ids)
+    if len(found) < count:
+        raise SystemExit(f"only {len(found)} of Python's sources have {tokens} tokens; use fewer --questions")
+    for ids in found:
+        print(f"Reading {tokens} tokens ...", file=sys.stderr, flush=True)
+        engine.generate([ids], SamplingParams(max_tokens=4, ignore_eos=True), num_speculative_tokens=1)
+    return found
+
+
 def measure(
-    engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], params: SamplingParams, turns: int
+    engine: Engine,
+    ways: Mapping[str, Way],
+    groups: Sequence[list[list[int]]],
+    params: SamplingParams,
+    turns: int,
+    between: Sequence[list[list[int]]] = (),
 ) -> list[Turn]:
     """Return tokens per second of every method, group by group, in the orders of ``orders``.
 
-    Groups are repeated for at least so many ``turns``, and until every order was used equally often.
+    Groups are repeated for at least so many ``turns``, and until every order was used equally often. The policy answers
+    the groups ``between`` too, one before each of its calls, untimed.
     """
     names, measured, every = [*ways], list[Turn](), orders(len(ways))
     for name in (each for each in names if each != "auto"):  # warm-up; the policy starts without history
@@ -98,6 +131,8 @@ def measure(
     for at, group in zip(range(total), cycle(groups), strict=False):
         turn, texts = dict[str, tuple[int, float, float]](), set[tuple[tuple[int, ...], ...]]()
         for name in (names[each] for each in every[at % len(every)]):
+            if between and name == "auto":
+                engine.generate(between[at % len(between)], params, **ways[name])
             began = time.perf_counter()
             outputs = engine.generate(group, params, **ways[name])
             seconds = time.perf_counter() - began
@@ -158,6 +193,11 @@ def _ratio(speeds: Sequence[float], others: Sequence[float]) -> str:
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
+def in_groups(prompts: Sequence[list[int]], size: int) -> list[list[list[int]]]:
+    """Return the prompts in groups; those that do not fill a group are left out."""
+    return [[*prompts[at : at + size]] for at in range(0, len(prompts) - size + 1, size)]
+
+
 def main() -> None:
     """Build what is missing, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,21 +206,25 @@ def main() -> None:
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=[*HEADS], help="default: both")
     parser.add_argument("--k", type=int, nargs="*", help="fixed K to compare with; default: the build's, and 2")
     parser.add_argument("--questions", type=int, default=8, help="questions of each kind; default: %(default)s")
+    parser.add_argument("--context", type=int, default=0, help="tokens of long prompts; default: bundled questions")
     parser.add_argument("--tokens", type=int, default=96, help="tokens per answer; default: %(default)s")
     parser.add_argument("--temperature", type=float, default=0.0, help="default: greedy")
     parser.add_argument("--turns", type=int, default=0, help="at least; default: every question once")
     parser.add_argument("--control", action="store_true", help="measure plain decoding twice, to show the noise")
     parser.add_argument("--runs", type=int, default=1, help="runs of each batch size; default: %(default)s")
     arguments = parser.parse_args()
+    if arguments.context + arguments.tokens > LONG:
+        parser.error(f"--context and --tokens: at most {LONG} in total")
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.precision}, "
           f"{arguments.tokens} tokens per answer")  # fmt: skip
     params = SamplingParams(max_tokens=arguments.tokens, ignore_eos=True, temperature=arguments.temperature, seed=1)
     kind = f"temperature {arguments.temperature:g}" if arguments.temperature else "greedy"
     for head in arguments.heads:
-        folder = built(head, arguments.precision, WORK)
+        folder = built(head, arguments.precision, WORK, is_long=arguments.context > 0)
         for batch in arguments.batch * arguments.runs:
             tune(folder)
-            engine = Engine.load(folder, max_batch_size=batch, check="sizes", prefix_cache_bytes=0)
+            kept = PREFIXES if arguments.context else 0
+            engine = Engine.load(folder, max_batch_size=batch, check="sizes", prefix_cache_bytes=kept)
             depths = sorted({2, engine.num_speculative_tokens} if arguments.k is None else {*arguments.k})
             ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}
             ways |= {"control": ways["plain"]} if arguments.control else {}
@@ -188,10 +232,13 @@ def main() -> None:
             sorts = [[each for each in questions() if each.kind == sort] for sort in ("code", "prose")]
             chosen = [each for pair in zip(*sorts, strict=False) for each in pair][: 2 * arguments.questions]
             ids = [question_ids(engine, each) for each in chosen]
-            groups = [ids[at : at + batch] for at in range(0, len(ids) - batch + 1, batch)]
+            groups, between = in_groups(ids, batch), list[list[list[int]]]()
             with engine:
-                turns = measure(engine, ways, groups, params, arguments.turns)
-            print("\n" + table(f"{head} head, {kind}, batch {batch}", turns), flush=True)
+                if arguments.context:
+                    between, groups = groups, in_groups(long_prompts(engine, arguments.context, len(ids)), batch)
+                turns = measure(engine, ways, groups, params, arguments.turns, between)
+            after = f", after {arguments.context} tokens" if arguments.context else ""
+            print("\n" + table(f"{head} head, {kind}, batch {batch}{after}", turns), flush=True)
 
 
 if __name__ == "__main__":
