@@ -1,6 +1,6 @@
-"""Acceptance rates of drafts by position, for one text and for all texts.
+"""Acceptance rates of drafts by position, for one text, for those of similar length and for all texts.
 
-Both forget old rounds, because a text changes from prose to code, and users change the subject.
+All forget old rounds, because a text changes from prose to code, and users change the subject.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from .prior import Prior
 
-_MEMORY = 512.0  # rounds, for all texts
+_MEMORY = 512.0  # rounds, for several texts
 _TEXT_MEMORY = 32.0  # rounds, for one text
+_ALIKE_ROUNDS = 16.0  # weight of the rates of all texts within those of similar length
 _TEXT_ROUNDS = 16.0  # weight of the rates of all texts within one text
 _MIN = 1e-4  # minimum rate, so that odds are finite
 
@@ -44,6 +45,11 @@ def rates_of_all(observed: AcceptanceRates, prior: Prior) -> list[float]:
     return _rates(observed, prior.rates, prior.rounds)
 
 
+def rates_of_alike(observed: AcceptanceRates, of_all: Sequence[float]) -> list[float]:
+    """Return the rate of every draft over texts of similar length, starting from the rates of all texts."""
+    return _rates(observed, of_all, _ALIKE_ROUNDS)
+
+
 def rates_of_text(observed: AcceptanceRates, of_all: Sequence[float]) -> list[float]:
     """Return the rate of every draft in one text, starting from the rates of all texts."""
     return _rates(observed, of_all, _TEXT_ROUNDS)
@@ -71,7 +77,7 @@ def multiplied(rates: Sequence[float], odds: float) -> Sequence[float]:
 
 
 def new_rates(max_drafts: int, *, of_text: bool) -> AcceptanceRates:
-    """Return empty statistics, for one text or for all texts."""
+    """Return empty statistics, for one text or for several."""
     return AcceptanceRates(max_drafts, _TEXT_MEMORY if of_text else _MEMORY)
 
 

@@ -2,9 +2,10 @@
 
     value(K) = sum over texts of (1 + q_1 + ... + q_K) / seconds of a round of K
 
-q_j is the acceptance rate of the j-th draft, in a chain or a tree: of this text if known, else of all texts. The K with
-the highest value is chosen, including 0, if it is better than the current one by a margin. With drafts, the drafter
-also reads every prompt, outside of the rounds; values of K > 0 are therefore reduced by a small share.
+q_j is the acceptance rate of the j-th draft, in a chain or a tree: of this text if known, else of texts with prompts of
+similar length, else of all texts. The K with the highest value is chosen, including 0, if it is better than the current
+one by a margin. With drafts, the drafter also reads every prompt, outside of the rounds; values of K > 0 are therefore
+reduced by a small share.
 
 The value of an untested K is unknown, so a few rounds are sometimes a probe: with a few drafts if nothing is drafted,
 otherwise with a neighbouring K or none. Probes have a budget. A small share of every round is saved; a probe runs when
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary, ref
 
-from .acceptance_rates import AcceptanceRates, multiplied, new_rates, rates_of_all, rates_of_text
+from .acceptance_rates import AcceptanceRates, multiplied, new_rates, rates_of_alike, rates_of_all, rates_of_text
 from .drafts_per_round import ObservedRound, RoundAhead
 from .prior import Prior, guessed, tokens_by_k
 from .round_costs import RoundCosts
@@ -107,7 +108,7 @@ class Adaptive:
         self._start = start
         self._guess = guessed(start, max_drafts)
         self._prior, self._of = prior or self._guess, method
-        self._all: dict[str, AcceptanceRates] = {}  # by method name
+        self._all: dict[object, AcceptanceRates] = {}  # by method name, and by method and length
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
         self._stats: dict[object, _KindStats] = {}
         self._last: _KindStats | None = None
@@ -223,9 +224,10 @@ class Adaptive:
     def _tokens(self, ahead: RoundAhead, odds: float = 1.0) -> list[float]:
         """Return the expected tokens of a round of each K, with the odds of acceptance multiplied by ``odds``."""
         of_all = {row.method: rates_of_all(self._rates(row.method), self._before(row.method)) for row in ahead.rows}
+        of_alike = {row.alike: rates_of_alike(self._rates(row.alike), of_all[row.method]) for row in ahead.rows}
         expected = [0.0] * (self.max_drafts + 1)
         for row in ahead.rows:
-            text, common = self._texts.get(row.text), of_all[row.method]
+            text, common = self._texts.get(row.text), of_alike[row.alike]
             rates = multiplied(rates_of_text(text, common) if text else common, odds)
             for k, tokens in enumerate(tokens_by_k(rates)):
                 expected[k] += tokens
@@ -242,6 +244,7 @@ class Adaptive:
                 self._num_counted += 1
                 self._rates_of(row.text).add(drafted, accepted)
                 self._rates(row.method).add(drafted, accepted)
+                self._rates(row.alike).add(drafted, accepted)
 
     def _rates_of(self, text: object) -> AcceptanceRates:
         """Return the rates of a text. A new one can have the identity of one that has ended."""
@@ -324,8 +327,9 @@ class Adaptive:
         near = (*self.counts[at + 1 : at + 2], self.counts[at // 2], 0, self.counts[at - 1])
         return min(near, key=lambda k: (stats.probed.get(k, 0) + 1) * (1 if k else 2))
 
-    def _rates(self, method: str) -> AcceptanceRates:
-        return self._all.setdefault(method, new_rates(self.max_drafts, of_text=False))
+    def _rates(self, texts: str | tuple[str, int]) -> AcceptanceRates:
+        """Return the rates of all texts of a method, or of those of similar length."""
+        return self._all.setdefault(texts, new_rates(self.max_drafts, of_text=False))
 
     def _before(self, method: str) -> Prior:
         return self._prior if method == self._of else self._guess

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 AUTO: Literal["auto"] = "auto"
+_SHORT = 511  # prompts of up to so many tokens count as equally long; of longer ones, those within a factor of four
 NumSpeculativeTokens = int | Literal["auto"]  # a caller's K: a number, or as many as pay off
 
 
@@ -16,13 +17,19 @@ class RoundRow:
     """One text in a round, compared by identity, and the name of its draft method.
 
     ``forced`` is the number of tokens that its grammar forces next, for which no drafter is needed. ``trust`` is their
-    acceptance rate when verified.
+    acceptance rate when verified. ``prompt_tokens`` is the length of its prompt: many heads draft worse in long texts.
     """
 
     text: object
     method: str
     forced: int = 0
     trust: float = 0.0
+    prompt_tokens: int = 0
+
+    @property
+    def alike(self) -> tuple[str, int]:
+        """The draft method and the magnitude of the prompt, the same for texts that accept about as many drafts."""
+        return self.method, max(self.prompt_tokens, _SHORT).bit_length() // 2
 
 
 @dataclass(frozen=True)

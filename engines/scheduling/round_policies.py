@@ -76,7 +76,7 @@ class RoundPolicies:
             min_drafts = min(
                 max(others, default=0), policy.max_drafts
             )  # those of another drafter may have room for more
-            rows = [RoundRow(request, request.method.name) for request in requests]
+            rows = [_row(request) for request in requests]
             ahead = RoundAhead(rows, len(running), min_drafts, on_host, joining)
             found.append(RoundPolicy(policy, slots, grammars, ahead, 0, 0))
         return found
@@ -103,9 +103,13 @@ def _with_forced(row: RoundRow, grammar: GrammarPath | None, max_drafts: int) ->
     return replace(row, forced=min(len(grammar.forced()), max_drafts), trust=grammar.trust)
 
 
+def _row(request: Request) -> RoundRow:
+    return RoundRow(request, request.method.name, prompt_tokens=len(request.prompt))
+
+
 def first_k(request: Request, running: int) -> int:
     """Return the number of drafts after the prompt of a request that joins ``running`` others."""
-    row = RoundRow(request, request.method.name)
+    row = _row(request)
     return request.policy.choose(RoundAhead([row], running + 1, on_host=request.choice is not None))
 
 

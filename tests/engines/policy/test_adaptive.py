@@ -443,3 +443,30 @@ def test_a_new_text_with_the_identity_of_one_that_has_ended_is_new() -> None:
         others.append(Text(RANDOM, 0))
     assert id(others[-1]) == identity
     assert values(others[-1]) == values(Text(RANDOM, 0))
+
+
+def learned_rates(policy: Adaptive, accepted: Mapping[int, int], rounds: int = 60) -> None:
+    """Report texts in turn, with prompts of these lengths, and so many accepted drafts of four in every round."""
+    for _ in range(6):
+        for length, many in accepted.items():
+            ahead = RoundAhead([RoundRow(Text(CODE, 0), "peagle-chain", prompt_tokens=length)], 1)
+            for _ in range(rounds):
+                policy.learn(ObservedRound(ahead, 4, [(4, range(many))], 0.005))
+
+
+def best_of_new(policy: Adaptive, length: int) -> int:
+    values = policy.values(RoundAhead([RoundRow(Text(CODE, 0), "peagle-chain", prompt_tokens=length)], 1))
+    return max(range(5), key=values.__getitem__)
+
+
+def test_a_new_text_is_expected_to_be_like_those_of_similar_length() -> None:
+    policy = adaptive()
+    learned_rates(policy, {100: 4, 7000: 0})
+    assert [best_of_new(policy, length) for length in (20, 500, 3000, 7900)] == [4, 4, 0, 0]
+
+
+@pytest.mark.parametrize(("accepted", "best"), [(4, 4), (0, 0)])
+def test_a_text_of_a_new_length_is_expected_to_be_like_all_others(accepted: int, best: int) -> None:
+    policy = adaptive()
+    learned_rates(policy, {100: accepted})
+    assert best_of_new(policy, 7000) == best

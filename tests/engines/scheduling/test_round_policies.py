@@ -1,4 +1,4 @@
-"""Tokens forced by grammars are drafted besides K, and are not reported to the policies."""
+"""Tokens forced by grammars are drafted besides K, and are not reported to the policies, which are told the texts."""
 
 from __future__ import annotations
 
@@ -85,6 +85,12 @@ def test_forced_drafts_do_not_change_output(
         (each.token_ids, each.text, each.finish_reason) for each in plain
     ]
     assert all(each.acceptance.grammar_drafted == 0 for each in plain), "who says 0 has plain decoding"
+
+
+def test_policies_are_told_the_lengths_of_prompts(tiny_engine: Engine) -> None:
+    policy = Spoken(1, room(tiny_engine))
+    with_policy(tiny_engine, policy, "peagle-chain").generate([[5], [5, 6, 7]], SamplingParams(max_tokens=6))
+    assert {row.prompt_tokens for seen in policy.seen for row in seen.ahead.rows} == {1, 3}
 
 
 @pytest.mark.parametrize("draft", ["peagle-chain", "peagle", "ngram"])
