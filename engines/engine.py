@@ -39,7 +39,7 @@ from .text.tokenizer import Tokenizer
 MAX_QUEUE_SIZE = 256
 MAX_PRIORITY = (1 << 31) - 1
 _CYCLES, _FEW, _PATIENCE = 16, 3, 3  # of `measure_rounds`: cycles through all K, those within its time, times that time
-_TIMED_CALLS, _TIMED_TOKENS = 16, 64
+_TIMED_CALLS, _TIMED_TOKENS = 48, 64
 _LOADS = 3  # attempts to load a folder that other commands replace meanwhile
 _PREFIX_SHARE, _MAX_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 

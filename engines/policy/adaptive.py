@@ -38,7 +38,6 @@ ON_SHARE, OFF_SHARE = 0.5, 0.8  # factors of that share while drafts are made, a
 _FIRST, _MAX_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
 _MAX_DEBT = 16.0  # rounds; limit of the debt after an expensive probe
 _PROBE, _MIN_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
-_MAX_PROBE = 48  # rounds of a probe without drafts, most of which are not timed (`round_costs.SETTLING`)
 _LOOK, _READING = 3, 1.5  # rounds of a probe while nothing is drafted; assumed extra cost of its prompt reading
 _SURPRISE_FACTOR = 1.1  # a probe this much better than expected is a surprise
 _PROBED = 2  # drafts of a probe while nothing is drafted
@@ -261,8 +260,7 @@ class Adaptive:
         if stats.since < DWELL or self._account < stats.price or self.max_drafts == 0:
             return
         k, values = self._candidate(stats), self.values(ahead)
-        ratio = stats.costs.ratio(k) / stats.costs.ratio(stats.k)
-        rounds = _LOOK if is_off else _PROBE if k else min(_PROBE + stats.costs.settling_rounds, _MAX_PROBE)
+        rounds, ratio = (_LOOK if is_off else _PROBE), stats.costs.ratio(k) / stats.costs.ratio(stats.k)
         after = float(k == 0)  # the round after one without drafts has none to verify
         price = rounds * max(1 - values[k] / values[stats.k], 0.0) * ratio
         stats.price = min(max(price + (stats.looked if is_off else after), _MIN_PRICE), _MAX_SAVED)

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from .prior import isotonic
+from .settling import Settling
 
-SETTLING = 0.2  # seconds of rounds without drafts that are slower, because there were drafts before them
 _UNTIMED = 2  # first rounds of every K, which allocate memory and on a GPU capture graphs
+_FRESH, _FAR = 3, 1.1  # first rounds without drafts after drafts, and by how much they must be faster than assumed
 _MAX_RATIOS = 15  # ratios kept per pair of K
 _NEAR = 9  # consecutive rounds that count as running at one pace
 _HALF_WEIGHT_RATIOS = 30.0  # number of ratios after which assumptions have half their weight
@@ -30,8 +31,8 @@ class RoundCosts:
     that was never measured keeps its assumed ratio to its neighbours. More drafts never cost less: contradicting ratios
     are pooled. ``num_ratios`` is the number of observed ratios.
 
-    After rounds with drafts, the first rounds without them are slower on processors whose caches hold the weights
-    (SmolLM2 on a Xeon: 6.3 ms, and 4.6 ms after 200 ms). These are not observed.
+    Rounds without drafts are observed once they have settled (``Settling``). Before, they are slower than later ones,
+    so the first few are observed only if they are nevertheless far faster than assumed.
     """
 
     def __init__(self, assumed: Sequence[float], ratios: float) -> None:
@@ -42,7 +43,7 @@ class RoundCosts:
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
         self._alike = 0  # last rounds of the same K
         self._untimed: dict[int, int] = {}
-        self._without = 0.0  # seconds of rounds without drafts since the last drafts
+        self._settling, self._fresh = Settling(), list[float]()  # rounds without drafts since the last drafts
 
     def begin(self) -> None:
         """Do not compare later rounds with earlier ones, because other texts have other lengths."""
@@ -54,16 +55,31 @@ class RoundCosts:
         self._untimed[k] = self._untimed.get(k, 0) + 1
         if self._untimed[k] <= _UNTIMED or seconds <= 0:
             return
-        self._without = 0.0 if k else self._without + seconds
-        if k == 0 and self._without < SETTLING:
-            return
         now = math.log(seconds)
+        if k:
+            self._settling.begin()
+            self._fresh.clear()
+        elif not self._settling.has_ended:
+            self._settling.add(seconds)
+            self._add_fresh(now)
+            return
         if self._recent and self._recent[-1][0] != k:
             self._alike = 0
         if self._alike < len(self._recent):  # some were of another K
             self._compare(k, now)
         self._alike += 1
         self._recent.append((k, now))
+
+    def _add_fresh(self, now: float) -> None:
+        """Record one of the first rounds without drafts after drafts."""
+        self._fresh.append(now)
+        if len(self._fresh) != _FRESH or not self._recent:
+            return
+        logs = self._logs()
+        expected = statistics.median(then - logs[k] for k, then in self._recent)
+        if statistics.median(self._fresh) < expected - math.log(_FAR):
+            for each in self._fresh:
+                self._compare(0, each)
 
     def _compare(self, k: int, now: float) -> None:
         others = {other for other, _ in self._recent if other != k}
@@ -78,14 +94,6 @@ class RoundCosts:
     def ratio(self, k: int) -> float:
         """Return the cost of a round of ``k``."""
         return math.exp(self._logs()[k])
-
-    @property
-    def settling_rounds(self) -> int:
-        """The number of rounds without drafts that will not be observed after drafts, as far as it is known."""
-        if not self._recent:
-            return 0
-        seconds = math.exp(statistics.median(then for _, then in self._recent)) / self.ratio(self._recent[-1][0])
-        return math.ceil(SETTLING / seconds)
 
     def cost_of(self, seconds: float) -> float | None:
         """Return the cost of a round of this duration relative to those directly before it; None if there are none."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .drafts_per_round import ObservedRound, RoundAhead
-from .round_costs import SETTLING
+from .settling import Settling
 
 _TIMED = 2  # rounds of a K that are timed, after the first one, and those that still verify drafts for another K
 _CERTAIN = 4  # cycles after which a K that is far behind is no longer measured
@@ -49,7 +49,7 @@ class Sweep:
         self.counts, self.max_drafts = tuple(counts), max(counts)
         self._rows, self._at, self._timed = rows, 0, list[float]()
         self._is_first = True  # a round after another K reads less of its data from the processor's caches
-        self._settling = 0.0  # seconds until rounds are timed again, after a change between drafts and none
+        self._settling = Settling()  # after a change between drafts and none
         self._running = self.counts
         self._cycle: dict[int, float] = {}  # K -> seconds of a round
         self._cycles: list[dict[int, float]] = []
@@ -76,15 +76,15 @@ class Sweep:
         if observed.k != self._running[self._at] or observed.verified != observed.k:
             return
         if self._is_first:
-            self._settling -= observed.seconds
-            self._is_first = self._settling > 0
+            self._settling.add(observed.seconds)
+            self._is_first = self._at < 2 and not self._settling.has_ended
             return
         self._timed.append(observed.seconds)
         if len(self._timed) < _TIMED:
             return
         self._cycle[observed.k] = min(self._timed)
         self._timed, self._at, self._is_first = [], (self._at + 1) % len(self._running), True
-        self._settling = SETTLING if self._at < 2 else 0.0
+        self._settling.begin()
         if self._at == 0:
             self._cycles.append(self._cycle)
             self._cycle = {}

@@ -335,7 +335,7 @@ def test_outdated_measurements_are_forgotten(wrong: Sequence[float]) -> None:
     right = CODE if wrong is RANDOM else RANDOM
 
     def share(seed: int) -> float:
-        ks = Machine(CPU, of_a_build(wrong, costs), noise=0.05, seed=seed).run([right], 8000).ks
+        ks = Machine(CPU, of_a_build(wrong, costs), noise=0.05, seed=seed).run([right], 16000).ks
         late = ks[len(ks) // 2 :]
         return sum((k > 2) == (right is CODE) for k in late) / len(late)
 
