@@ -1,10 +1,15 @@
-"""Contents of ``tokenizer.json``: a byte-level one, and hostile entries."""
+"""Contents of ``tokenizer.json``: a byte-level one, pieces of SentencePiece, and hostile entries."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Library
+
+from peagle.engines.text.tokenizer import Tokenizer
 
 # Its match takes so many steps that the library of regular expressions gives up, and tokenizers panics.
 PANICS = r"((?:[a-z]" + r"|[\s\S]" * 200 + r")+)+(?<![\s\S])"
@@ -13,6 +18,7 @@ PADDING = {
     "strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1, "pad_type_id": 0,
     "pad_token": "[PAD]",
 }  # fmt: skip
+STEPS = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
 TEXT = {"Sequence": {"id": "A", "type_id": 0}}
 TEXT_AND_TEXT = [TEXT, {"Sequence": {"id": "B", "type_id": 0}}]
 
@@ -30,3 +36,12 @@ def inserting(*ids: int) -> dict[str, Any]:
     added = {"id": "<s>", "ids": ids, "tokens": ["<s>"] * len(ids)}
     single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, TEXT]
     return {"type": "TemplateProcessing", "single": single, "pair": TEXT_AND_TEXT, "special_tokens": {"<s>": added}}
+
+
+def sentence_pieces(folder: Path, tokens: Sequence[str], decoder: Any = None) -> Tokenizer:
+    """A tokenizer in the manner of Llama 2 and Mistral, unless ``decoder`` is another; ``<s>`` is special."""
+    library = Library(models.BPE({token: at for at, token in enumerate(tokens)}, [], byte_fallback=True))
+    library.decoder = decoder or decoders.Sequence(STEPS)
+    library.add_special_tokens([AddedToken(token) for token in tokens if token == "<s>"])
+    library.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)

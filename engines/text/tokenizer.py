@@ -6,6 +6,7 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .tokenizer_limits import (
 _FIX = "use the tokenizer.json that belongs to the model"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _CHANGED = "Invalid prefix encountered"  # error of a stream if a token changes text before it
+_REPLACEMENT = "\ufffd"
 _UTF8 = getincrementaldecoder("utf-8")  # omits a partial character at the end
 _CUT_TOKENS = 64  # how many tokens after a cut may differ from those of the uncut text
 
@@ -223,12 +225,11 @@ class Tokenizer:
         tokenizer drops that.
         """
         bytes_of = self.bytes_of if shows_special else self.text_bytes_of
-        stream = TokenStream(self._tokenizer, bytes_of, shows_special=shows_special)
-        if after is not None and self._trims_start and self._fallback_byte(after):
-            after = self._word  # the byte could be part of a character, which is not the answer's
-        if after is not None and self._trims_start:
-            stream.push(after)
-        return stream
+        if not self._trims_start:
+            after = None
+        elif after is not None and (self._fallback_byte(after) or _REPLACEMENT in self.piece(after)):
+            after = self._word  # the library could hold it back as part of a character, which is not the answer's
+        return TokenStream(self._tokenizer, bytes_of, after=after, shows_special=shows_special)
 
     @cached_property
     def _word(self) -> int | None:
@@ -245,10 +246,16 @@ class TokenStream:
     run of byte tokens (``<0x0A>``); a stream has returned those before it, and keeps them.
     """
 
-    def __init__(self, tokenizer: Any, bytes_of: Callable[[int], bytes], *, shows_special: bool) -> None:
+    def __init__(
+        self, tokenizer: Any, bytes_of: Callable[[int], bytes], *, after: int | None, shows_special: bool
+    ) -> None:
+        """The text continues one that ends with the id ``after``, of which this stream returns nothing."""
         self._tokenizer, self._bytes_of, self._shows_special = tokenizer, bytes_of, shows_special
         self._unshown: list[int] = []  # the last ids, which have given no text yet
         self._begin()
+        if after is not None:
+            self.push(after)
+            self._unshown.clear()
 
     def _begin(self) -> None:
         from tokenizers.decoders import DecodeStream
@@ -271,11 +278,13 @@ class TokenStream:
     def end(self) -> str:
         """Return the last characters that are complete, and forget the rest.
 
-        A text that ends in U+FFFD is held back, because its last ids may be part of another character.
+        A text that ends in U+FFFD is held back, because its last ids may be part of another character. Whole characters
+        before these ids were not held back: the decoder drops them, such as a space at the start of a text.
         """
-        unshown = b"".join(map(self._bytes_of, self._unshown))
+        held_back = dropwhile(_is_whole, map(self._bytes_of, self._unshown))
+        text = _UTF8("replace").decode(b"".join(held_back))
         self._unshown.clear()
-        return _UTF8("replace").decode(unshown)
+        return text
 
     def _completed(self, token_id: int) -> str:
         try:
@@ -285,6 +294,11 @@ class TokenStream:
                 raise
         self._begin()
         return "".join(self._stream.step(self._tokenizer, each) or "" for each in self._unshown)
+
+
+def _is_whole(content: bytes) -> bool:
+    """Return True for whole characters, if U+FFFD is not among them."""
+    return _REPLACEMENT not in content.decode(errors="replace")
 
 
 @cache

@@ -20,7 +20,17 @@ from peagle.engines import PromptTooLong
 from peagle.engines.text import tokenizer as module
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.plugins.errors import EnvironmentProblem, UsageError
-from tests.tokenizer_files import PADDING, PANICS, TEXT, TEXT_AND_TEXT, TRUNCATION, byte_level, inserting
+from tests.tokenizer_files import (
+    PADDING,
+    PANICS,
+    STEPS,
+    TEXT,
+    TEXT_AND_TEXT,
+    TRUNCATION,
+    byte_level,
+    inserting,
+    sentence_pieces,
+)
 
 CODE = "def add(a, b):\n    return a + b  # caf\u00e9 \u4e2d\u6587 \U0001f600"
 PIECES = ("<unk>", "\u2581", "\u2581Once", "\u2581upon", "!", "<0xC3>", "<0xA9>")
@@ -67,38 +77,47 @@ def test_encoding_is_deterministic(make: Make) -> None:
     assert make(model=content | {"dropout": 1.0}).encode("a" * 9) == make(model=content).encode("a" * 9)
 
 
-def _sentence_pieces(folder: Path, decoder: Any, tokens: Sequence[str] = PIECES) -> Tokenizer:
-    """A tokenizer in the manner of Llama 2 and Mistral."""
-    from tokenizers import AddedToken, models
-    from tokenizers import Tokenizer as Library
-
-    library = Library(models.BPE({token: at for at, token in enumerate(tokens)}, [], byte_fallback=True))
-    library.decoder = decoder
-    library.add_special_tokens([AddedToken(token) for token in tokens if token == "<s>"])
-    library.save(str(folder / "tokenizer.json"))
-    return Tokenizer(folder)
-
-
 def _decoders() -> list[Any]:
     from tokenizers import decoders
 
-    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     return [
-        decoders.Sequence(steps),
+        decoders.Sequence(STEPS),
         decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
-        decoders.Sequence(steps[:3]),  # in the manner of Gemma: keeps the space at the start of a text
+        decoders.Sequence(STEPS[:3]),  # in the manner of Gemma: keeps the space at the start of a text
     ]
 
 
 @pytest.mark.parametrize("at", range(2))
 def test_text_after_a_prompt_keeps_the_space_before_its_first_word(tmp_path: Path, at: int) -> None:
     """The library drops the space at the start of a text, and an answer is no start."""
-    tokenizer = _sentence_pieces(tmp_path, _decoders()[at])
+    tokenizer = sentence_pieces(tmp_path, PIECES, _decoders()[at])
     for after, text in ((None, "upon Once!"), (2, " upon Once!"), (1, " upon Once!"), (4, " upon Once!")):
         stream = tokenizer.stream(after=after)
         assert "".join(map(stream.push, (3, 2, 4))) == text
     assert [tokenizer.piece(token) for token in (1, 2, 4, 5)] == [" ", " Once", "!", "\ufffd"]
     assert [tokenizer.bytes_of(token) for token in (1, 2, 4, 5, 6)] == [b" ", b" Once", b"!", b"\xc3", b"\xa9"]
+
+
+@pytest.mark.parametrize("at", range(2))
+def test_the_end_of_a_stream_shows_neither_the_prompt_nor_a_space_that_the_tokenizer_drops(
+    tmp_path: Path, at: int
+) -> None:
+    tokens = (*PIECES, "<s>", "\ufffd", *(token for token in BYTES if token not in PIECES))
+    tokenizer = sentence_pieces(tmp_path, tokens, _decoders()[at])
+    replacement = [tokens.index(f"<0x{byte:02X}>") for byte in "\ufffd".encode()]
+    for after, ids, text in (
+        *((after, [], "") for after in range(len(tokens))),
+        (None, [1], ""),
+        (None, [1, 7], ""),
+        (None, [1, 5], ""),
+        (None, [1, *replacement], "\ufffd"),
+        (1, [7], ""),
+        (1, [5], ""),
+        (1, replacement, "\ufffd"),
+        (tokens.index("\ufffd"), [2], " Once"),
+    ):
+        stream = tokenizer.stream(after=after)
+        assert "".join(map(stream.push, ids)) + stream.end() == text, (after, ids)
 
 
 def _of_run(run: bytes) -> str:
@@ -130,7 +149,7 @@ _TOKENS = st.lists(_WHOLE | st.lists(_BYTE_TOKENS, max_size=4) | _OTHERS)
 @pytest.fixture(scope="module")
 def byte_fallbacks(tmp_path_factory: pytest.TempPathFactory) -> list[Tokenizer]:
     tokens = (*PIECES[:5], "<s>", *BYTES)
-    return [_sentence_pieces(tmp_path_factory.mktemp("pieces"), decoder, tokens) for decoder in _decoders()]
+    return [sentence_pieces(tmp_path_factory.mktemp("pieces"), tokens, decoder) for decoder in _decoders()]
 
 
 @pytest.fixture(scope="module")

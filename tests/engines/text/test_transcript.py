@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import SamplingParams
 from peagle.engines.text.transcript import Transcript
+from tests.tokenizer_files import sentence_pieces
 
 EOS = 0
 LETTERS = "?abcdef"
@@ -73,6 +75,15 @@ def test_characters_that_the_stream_held_back_end_the_text() -> None:
     transcript = _transcript(held="!?", stop=["b!"])
     transcript.extend([1, 2, EOS])
     assert (transcript.text, transcript.finish_reason, transcript.stop_reason) == ("a", "stop", "b!")
+
+
+def test_a_text_that_ends_before_its_first_token_has_no_text_of_the_prompt(tmp_path: Path) -> None:
+    tokenizer = sentence_pieces(tmp_path, ("<s>", "\u2581", "\u2581Once", "<0xC3>"))
+    for after in (None, 0, 1, 2, 3):
+        transcript = Transcript(SamplingParams(), tokenizer, 100, frozenset({EOS}), after=after)
+        transcript.abort()
+        delta = transcript.take()
+        assert (delta.text, delta.token_ids, delta.runs, delta.finish_reason) == ("", (), (), "abort")
 
 
 def test_stop_string_across_rounds_ends_the_text() -> None:
