@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
+from ..checkpoints.json_files import read_json
 from ..precision.calibration.calibration_options import CalibrationOptions
 from .build_plan import BuildPlan
 from .request import CompileRequest
@@ -34,6 +35,11 @@ def resolved_config(plan: BuildPlan, manifest: Manifest) -> str:
     for name in ("calib_data", "scales"):  # the file may be read from another folder
         content[name] = content[name] and content[name].absolute()
     return json.dumps(content | {"recipe": manifest.precision}, indent=2, default=str) + "\n"
+
+
+def is_of_export(folder: Path) -> bool:
+    """Return True if the engine in ``folder`` was built from an export. Raises ``BuildError`` for a damaged file."""
+    return "from_export" in read_json(folder / FILE_NAME, "every engine has this file")
 
 
 def calibration_of(config: Mapping[str, Any]) -> CalibrationOptions:

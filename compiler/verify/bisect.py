@@ -19,6 +19,7 @@ from ...plugins.number_formats import PrecisionLimits
 from ..console.progress import Progress
 from ..precision.recipes import Recipe
 from ..request.resolved_config import FILE_NAME as RESOLVED
+from ..request.resolved_config import is_of_export
 from .engine_origin import reference_recipe
 from .held_out_texts import Texts
 from .logits import Array, LogitsComparison, compare_logits
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 CACHES = "KV cache"
 _TEXTS, _TOKENS = 6, 192
+_EXPORT = "NEW_EXPORT"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Bisection:
     ``costs``: largest first, measured on a part of the texts. ``before`` and ``after``: measured on all texts, with all
     groups quantized and with those of ``exclude`` unquantized. ``predicted``: the divergence of ``after`` as predicted
     by the costs. ``reached``: ``after`` meets ``goal``. ``left_wide``: share of the quantized weights that the
-    exclusion leaves unquantized. ``command``: builds the engine with the exclusion.
+    exclusion leaves unquantized. ``command``: builds the engine with the exclusion. ``export_with``: if the engine was
+    built from an export, the options that the export is first repeated with; else empty.
     """
 
     costs: tuple[Cost, ...]
@@ -65,6 +68,7 @@ class Bisection:
     after: LogitsComparison
     reached: bool
     command: str = ""
+    export_with: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,12 +192,15 @@ def _predicted(ranked: Sequence[tuple[float, Group]], fixed: float, before: floa
     return before * left / total if total else 0.0
 
 
-def rebuild_command(folder: Path, recipe: Recipe, exclude: Sequence[str]) -> str:
-    """Return the command that builds the engine in ``folder`` again with ``exclude`` unquantized as well.
+def with_commands(found: Bisection, folder: Path, recipe: Recipe) -> Bisection:
+    """Return ``found`` with what builds the engine in ``folder`` again, with its exclusion as well.
 
-    All other options are those of its build.
+    All other options are those of its build, or of its export.
     """
-    words = ["peagle-compile", "build", "--config", str(folder / RESOLVED)]
-    for pattern in dict.fromkeys([*recipe.exclude, *exclude]):
-        words += ["--exclude", pattern]
-    return shlex.join([*words, "--out", "NEW_ENGINE"])
+    patterns = dict.fromkeys([*recipe.exclude, *found.exclude])
+    excluding = [word for pattern in patterns for word in ("--exclude", pattern)]
+    build, out = ["peagle-compile", "build", "--config", str(folder / RESOLVED)], ["--out", "NEW_ENGINE"]
+    if not is_of_export(folder):
+        return replace(found, command=shlex.join([*build, *excluding, *out]))
+    again = shlex.join([*excluding, "--out", _EXPORT])
+    return replace(found, export_with=again, command=shlex.join([*build, "--from", _EXPORT, *out]))

@@ -22,7 +22,7 @@ from ..console.progress import Advance, Progress
 from ..precision.recipes import Recipe
 from ..store.stage_origin import StageOrigin
 from ..store.stages import StageStore
-from .bisect import Bisection, BisectTrial, bisect, rebuild_command
+from .bisect import Bisection, BisectTrial, bisect, with_commands
 from .engine_origin import Origins, is_reference, on_cpu, recipe_of, reference_recipe
 from .generation import AcceptanceLength, GreedyAgreement, compare_acceptance, compare_tokens, generate
 from .held_out_texts import Texts, read_texts
@@ -255,8 +255,8 @@ class _Measurement:
 
     def _bisected(self, limits: PrecisionLimits) -> Bisection:
         trial = BisectTrial(self._unpublished, self._cpu, self._lowering, self._texts)
-        bisection = bisect(trial, limits, self._unpublished.progress)
-        return replace(bisection, command=rebuild_command(self._unpublished.folder, self._recipe, bisection.exclude))
+        found = bisect(trial, limits, self._unpublished.progress)
+        return with_commands(found, self._unpublished.folder, self._recipe)
 
     def _step(self, text: str, total: int) -> AbstractContextManager[Advance]:
         return self._unpublished.progress.step(text, total)

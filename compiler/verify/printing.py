@@ -146,6 +146,8 @@ def _bisection(precision: Precision) -> list[Line]:
             f"perplexity {before.perplexity_increase:+.2%} -> {after.perplexity_increase:+.2%}",
         )
     )
+    if bisection.export_with:
+        rows.append(("export again with", f"{bisection.export_with}, and the other options as before"))
     return [*rows, ("rebuild with", bisection.command)]
 
 

@@ -78,7 +78,7 @@ def without_tracing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     "family", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CONFIGS]
 )
 def test_build_from_export_needs_no_tracing_packages(
-    family: str, export_of: Export, without_tracing: dict[str, str], tmp_path: Path
+    family: str, export_of: Export, without_tracing: dict[str, str], tmp_path: Path, cli: Run
 ) -> None:
     source, out = export_of(family), tmp_path / "engine"
     command = [sys.executable, "-c", PROGRAM]
@@ -102,6 +102,8 @@ def test_build_from_export_needs_no_tracing_packages(
     report, end = json.JSONDecoder().raw_decode(done.stdout)
     assert set(report["matmuls"]) == {"target", "drafter"}
     assert "for sm_120" in done.stdout[end:]
+    again = cli("build", "--config", out / "resolved_config.yaml", "--from", source, "--out", "new", "--dry-run", "-q")
+    assert (again.code, "for sm_120" in again.out) == (0, True), again.err
 
 
 def _cut(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,12 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.verify.bisect import CACHES, bisect, rebuild_command
+from peagle.compiler.verify.bisect import CACHES, bisect, with_commands
 from peagle.compiler.verify.logits import LogitsComparison
+from peagle.compiler.verify.precision_cost import Precision
+from peagle.compiler.verify.printing import precision_lines
 from peagle.plugins.number_formats import PrecisionLimits
+from tests.fixtures.commands import Run
 
 
 class Adding:
@@ -74,9 +78,29 @@ def test_nan_cost_ranks_first() -> None:
     assert found.exclude[0] == "layers.1.*"
 
 
-def test_command_repeats_the_build_with_the_exclusions_of_both() -> None:
-    recipe = replace(RECIPES["fp8"], exclude=("lm_head", "layers.0.*"))
-    assert rebuild_command(Path("my engine"), recipe, ("layers.0.*", "layers.3.mlp.*")) == (
-        "peagle-compile build --config 'my engine/resolved_config.yaml' --exclude lm_head --exclude 'layers.0.*' "
-        "--exclude 'layers.3.mlp.*' --out NEW_ENGINE"
+EXCLUDING = replace(RECIPES["fp8"], exclude=("lm_head", "layers.0.*"))
+FOUND = replace(bisect(Adding([0.3, 0.01]), LIMITS, Quiet()), exclude=("layers.0.*", "layers.3.mlp.*"))
+
+
+def test_command_repeats_the_build_with_the_exclusions_of_both(tmp_path: Path) -> None:
+    folder = tmp_path / "my engine"
+    folder.mkdir()
+    (folder / "resolved_config.yaml").write_text('{"model": "demo"}')
+    found = with_commands(FOUND, folder, EXCLUDING)
+    assert (found.export_with, found.command) == (
+        "",
+        f"peagle-compile build --config '{folder}/resolved_config.yaml' --exclude lm_head --exclude 'layers.0.*' "
+        "--exclude 'layers.3.mlp.*' --out NEW_ENGINE",
     )
+
+
+def test_an_engine_of_an_export_is_exported_again_with_the_exclusions(tmp_path: Path, cli: Run) -> None:
+    """A build from an export takes no exclusions."""
+    (tmp_path / "resolved_config.yaml").write_text('{"from_export": "export", "out": "engine", "gpus": ["sm_120"]}')
+    found = with_commands(FOUND, tmp_path, EXCLUDING)
+    assert found.export_with == ("--exclude lm_head --exclude 'layers.0.*' --exclude 'layers.3.mlp.*' --out NEW_EXPORT")
+    printed = precision_lines(Precision("fp8", bisection=found))
+    assert ("export again with", f"{found.export_with}, and the other options as before") in printed
+    assert ("rebuild with", found.command) in printed
+    done = cli(*shlex.split(found.command)[1:])
+    assert "--from NEW_EXPORT is not an export" in done.err
