@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import is_installed
 from ...plugins.tensorrt.products import PRODUCTS, TensorRTProduct
 from .gpus import sm_name
@@ -60,6 +61,16 @@ class Machine:
     def builds_on(self, gpus: Collection[str]) -> LocalGpu | None:
         """Return the GPU on which TensorRT builds for ``gpus`` (``sm_100``): the first one of these; None without."""
         return next((gpu for gpu in self.gpus if sm_name(gpu.sm) in gpus), None)
+
+    def with_known_gpus(self) -> Machine:
+        """Return this machine, for a build on one of its GPUs. Raises ``EnvironmentProblem`` if they are unknown."""
+        if self.gpu_problem:
+            raise EnvironmentProblem(
+                "TensorRT cannot build on this machine",
+                why=self.gpu_problem,
+                fix="run `nvidia-smi` to see what is wrong, and then the same command again",
+            )
+        return self
 
     def has(self, product: str) -> bool:
         """Return True if a TensorRT product is installed."""

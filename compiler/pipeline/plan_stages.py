@@ -174,13 +174,14 @@ def build_plan(
 ) -> PlanStage:
     """Build the TensorRT plan of a component's lowered graph, with optimization profiles of these ``sizes``.
 
-    Raises ``BuildError`` if TensorRT rejects the graph.
+    Raises ``BuildError`` if TensorRT rejects the graph, ``EnvironmentProblem`` if the GPU to build on is unknown.
     """
     store = run.store
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
     # GPUs of one architecture differ (H100, H200), and the kernels that are fastest on one are not on another.
-    gpu = None if PRODUCTS[platform.backend].builds_ahead else inspect_machine().builds_on(platform.gpus)
+    is_ahead = PRODUCTS[platform.backend].builds_ahead
+    gpu = None if is_ahead else inspect_machine().with_known_gpus().builds_on(platform.gpus)
     plan_request = PlanRequest(
         name=component,
         graph=source.graph,

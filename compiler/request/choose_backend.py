@@ -174,7 +174,7 @@ def _ahead(
             "no GPU was specified",
             why=f"{product.title} {local}, only {supported}"
             if machine.gpus
-            else f"this machine has no GPU; {product.title} supports {supported}",
+            else f"{machine.why_no_gpu}; {product.title} supports {supported}",
             fix="specify one, for example --gpu sm_120",
         )
     require_targets(product, gpus, machine.sms)

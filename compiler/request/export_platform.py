@@ -131,6 +131,6 @@ def _require_gpus(product: TensorRTProduct, machine: Machine) -> tuple[str, ...]
         return ()  # choose_backend takes the local GPUs, or raises
     raise UsageError(
         "no GPU was specified",
-        why="this machine has no GPU, and the export does not name one (--gpu)",
+        why=f"{machine.why_no_gpu}; and the export does not name one (--gpu)",
         fix="specify one, for example --gpu sm_120",
     )

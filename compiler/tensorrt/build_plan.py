@@ -109,7 +109,7 @@ def _severity() -> int:
 
 def _visible_gpu(request: PlanRequest) -> dict[str, str]:
     """Make the target GPU the only one visible to TensorRT, which builds for the first one it sees."""
-    gpu = inspect_machine().builds_on(request.gpus)
+    gpu = inspect_machine().with_known_gpus().builds_on(request.gpus)
     return {"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu and gpu.uuid else {}
 
 

@@ -63,7 +63,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     """Check, parse, build and write. Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``."""
     started = time.perf_counter()
     product = PRODUCTS[request.product]
-    require_targets(product, request.gpus, () if product.builds_ahead else inspect_machine().sms)
+    require_targets(product, request.gpus, () if product.builds_ahead else inspect_machine().with_known_gpus().sms)
     surveyed = survey(request.graph, request.gpus, request.profiles, request.record)
     trt = import_tensorrt.load(request.product)
     _require_version(trt, request)

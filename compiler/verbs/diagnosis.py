@@ -58,7 +58,7 @@ class Diagnosis:
     """The content of `doctor`'s report.
 
     ``cache_problem`` is the reason why builds cannot use the cache; ``rtx_link`` is the state of a library link that
-    the TensorRT-RTX wheel lacks.
+    the TensorRT-RTX wheel lacks. ``gpu_problem`` is the reason if the GPUs are unknown.
     """
 
     python: str
@@ -70,6 +70,7 @@ class Diagnosis:
     cache_problem: str
     folder_free_bytes: int
     gpus: tuple[LocalGpu, ...]
+    gpu_problem: str
     cuda: Cuda
     packages: dict[str, str | None]
     providers: tuple[str, ...]
@@ -111,6 +112,7 @@ def diagnose() -> Diagnosis:
         cache_problem=_cache_problem(root),
         folder_free_bytes=free_bytes(Path.cwd()),
         gpus=machine.gpus,
+        gpu_problem=machine.gpu_problem,
         cuda=cuda,
         packages=packages,
         providers=providers,

@@ -20,7 +20,7 @@ from .flags.shared_flags import Json
 if TYPE_CHECKING:
     from ..resources.check import Need
     from ..resources.readiness import Readiness
-    from .diagnosis import Ability, Cuda
+    from .diagnosis import Ability, Cuda, Diagnosis
     from .precision_support import PrecisionSupport
 
 
@@ -91,7 +91,7 @@ def doctor(
                 f"{size(report.folder_free_bytes)} free here, {size(report.cache_free_bytes)} free for {report.cache}",
             ),
             *([("cache", f"unusable: {report.cache_problem}")] if report.cache_problem else []),
-            ("GPUs", "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in report.gpus) or "none found"),
+            ("GPUs", _gpus(report)),
             ("driver", _driver(report.cuda)),
             ("NVRTC", report.cuda.nvrtc or f"no: {report.cuda.nvrtc_problem}"),
             ("nvcc", report.cuda.nvcc or "not found; needed only to package peagle-compile"),
@@ -156,6 +156,11 @@ def _need(need: Need) -> str:
     verdict = "not enough" if need.is_short else "may not be enough" if need.is_tight else "enough"
     before = f", after {size(need.before_bytes)} for earlier steps" if need.before_bytes else ""
     return f"about {size(need.bytes)}{before} of {size(need.free_bytes)} free ({need.where}): {verdict}"
+
+
+def _gpus(report: Diagnosis) -> str:
+    found = "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in report.gpus)
+    return found or report.gpu_problem or "none found"
 
 
 def _driver(cuda: Cuda) -> str:

@@ -28,6 +28,7 @@ from peagle.compiler.store.stages import Stage, StageStore
 from peagle.compiler.tensorrt.worker_protocol import PlanFacts, PlanRequest
 from peagle.engines.folder.records import PlanRecord, Profile, Speculation
 from peagle.graphs.lowering import TENSORRT
+from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.kernels import pack as packing
 from peagle.plugins.kernels.compile import Cubin
 from peagle.plugins.kernels.pack import Pack, read_pack, write_pack
@@ -136,6 +137,18 @@ def test_plan_of_full_tensorrt_is_not_reused_on_another_gpu_model(
     assert (again.stage.reused, first.facts.plan.tuned_on) == (True, tuned_on)
     other = plan_on(H200)
     assert (other.stage.reused, len(asked)) == ((False, 2) if tuned_on else (True, 1))
+
+
+def test_full_tensorrt_does_not_build_while_the_gpus_are_unknown(
+    run: PipelineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan would not record on which GPU its kernels were timed."""
+    unknown = Machine(gpu_problem="the GPUs are unknown")
+    monkeypatch.setattr("peagle.compiler.pipeline.plan_stages.inspect_machine", lambda: unknown)
+    source = PlanSource(tmp_path / "model.onnx", "a graph", 0)
+    platform = BuildPlatform("tensorrt", "11.4.0", ("sm_90",), TENSORRT, True)
+    with pytest.raises(EnvironmentProblem, match="cannot build on this machine"):
+        build_plan(run, "target", source, platform, PlanOptions(), profiles("target", 1, DRAFTING, 64))
 
 
 def test_plans_are_tuned_for_one_row_all_rows_and_prompts_at_the_usual_k() -> None:

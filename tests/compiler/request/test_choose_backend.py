@@ -295,5 +295,12 @@ def test_gpus_of_a_driver_that_does_not_answer_are_unknown_not_absent(
         with pytest.raises(EnvironmentProblem) as caught:
             choose_backend(requested, None, (), machine)
         assert problem in caught.value.why
+    with pytest.raises(EnvironmentProblem, match="cannot build on this machine") as caught:
+        machine.with_known_gpus()
+    assert (problem, "`nvidia-smi`" in caught.value.fix) == (caught.value.why, True)
+    with pytest.raises(UsageError, match="no GPU was specified") as unnamed:
+        choose_backend("tensorrt-rtx", None, (), Machine((), {"tensorrt-rtx": "1.7.1"}, problem))
+    assert problem in unnamed.value.why
     assert choose_backend("onnxruntime", None, (), machine).backend == "onnxruntime"
+    assert Machine().with_known_gpus() == Machine()
     assert Machine().why_no_gpu == "there is no NVIDIA GPU"

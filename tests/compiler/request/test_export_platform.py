@@ -38,6 +38,15 @@ def test_export_is_built_in_its_own_form(exported: ExportedGraphs) -> None:
     assert platform_of_export(BackendOptions(), exported).lowering.name == exported.lowering
 
 
+def test_unknown_gpus_are_not_reported_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem, why in (("the GPUs are unknown", "the GPUs are unknown"), ("", "there is no NVIDIA GPU")):
+        here = Machine((), {"tensorrt-rtx": "1.7.1"}, problem)
+        monkeypatch.setattr(export_platform, "inspect_machine", lambda here=here: here)
+        with pytest.raises(UsageError, match="no GPU was specified") as caught:
+            platform_of_export(BackendOptions("tensorrt-rtx"), DENSE)
+        assert caught.value.why == f"{why}; and the export does not name one (--gpu)"
+
+
 @pytest.mark.parametrize("machine", [(100, "10.15.1"), (103, "10.16.0")], indirect=True)
 @pytest.mark.usefixtures("machine")
 def test_export_for_this_gpu_with_an_older_tensorrt_is_refused_with_an_upgrade() -> None:

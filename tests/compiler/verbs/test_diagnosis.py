@@ -57,6 +57,15 @@ def test_host_without_gpu_builds_rtx_plans_but_runs_none(
     assert found["tensorrt"].cannot_run == "there is no NVIDIA GPU"
 
 
+def test_unknown_gpus_are_not_reported_as_absent(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem, words in (("the GPUs are unknown", "the GPUs are unknown"), ("", "none found")):
+        machine = Machine((), BOTH, problem)
+        monkeypatch.setattr(diagnosis, "inspect_machine", lambda machine=machine: machine)
+        (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("GPUs ")]
+        assert line.endswith(f" {words}")
+        assert json.loads(cli("doctor", "--json").out)["gpu_problem"] == problem
+
+
 def test_on_a_data_centre_gpu_the_full_tensorrt_does_both(monkeypatch: pytest.MonkeyPatch) -> None:
     found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA B200", 100),), BOTH))
     assert not found["tensorrt"].cannot_build
