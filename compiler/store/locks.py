@@ -6,13 +6,17 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ...plugins.errors import EnvironmentProblem
 
 _NOT_WRITABLE = (errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # but other file systems lock it
 _WITHOUT_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
+
+
+class _WithoutLocks(EnvironmentProblem):
+    """A file system has no locks, so the command stops (exit code 3)."""
 
 
 @contextmanager
@@ -24,8 +28,13 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_for_reading(path: Path) -> Iterator[None]:
-    """Lock a file or folder against changes, together with other readers. Waits and raises as ``locked`` does."""
-    with _waiting(path, fcntl.LOCK_SH):
+    """Lock a file or folder against changes, together with other readers. Waits and raises as ``locked`` does.
+
+    Without locks in its file system, it stays unlocked: commands that change it refuse to work there.
+    """
+    with ExitStack() as until_the_end:
+        with suppress(_WithoutLocks):
+            until_the_end.enter_context(_waiting(path, fcntl.LOCK_SH))
         yield
 
 
@@ -132,7 +141,7 @@ def _lock(descriptor: int, path: Path, how: int) -> None:
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise
-        raise EnvironmentProblem(
+        raise _WithoutLocks(
             f"cannot lock {path}",
             why=f"its file system has no locks: {error.strerror}",
             fix="use a folder on a local disk (for a build: --out, and PEAGLE_CACHE for the cache), "

@@ -151,3 +151,18 @@ def test_file_system_without_locks_is_reported(tmp_path: Path, number: int, monk
         assert "PEAGLE_CACHE" in caught.value.fix
     with pytest.raises(EnvironmentProblem, match="cannot lock"):
         SharedLock(tmp_path)
+
+
+def test_a_folder_is_read_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command changes it there; errors of its reader are not taken for missing locks."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(EnvironmentProblem, match="cannot lock"), locked_for_reading(tmp_path), locked(tmp_path):
+        pass
+    read = False
+    with locked_for_reading(tmp_path):
+        read = True
+    assert read
