@@ -21,6 +21,7 @@ from ...engines.folder.manifest import (
     is_drafter_name,
 )
 from ...engines.folder.records import AddedDrafter, FileEntry, PlanRecord, Speculation
+from ...graphs.drafters import TAPS, doubts_of_taps
 from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
@@ -102,12 +103,14 @@ def add_drafter(
         model = manifest.target.origin.id
         own_name, found = resolve_head(model, request.draft, request.draft_revision, run.progress)
         name = _free_name(manifest, request, own_name)
-        checkpoint = open_head(found.path)
-        checkpoint = replace(checkpoint, config=request.head.over(checkpoint.config))
+        opened = open_head(found.path)
+        checkpoint = replace(opened, config=request.head.over(opened.config))
         target = _target_of(request.engine)
         head = read_head(checkpoint, target.spec)
         _require_taps(manifest, request, head)
         speculation, warnings = _speculation(manifest, request, head)
+        if checkpoint.config.get(TAPS) == opened.config.get(TAPS):  # not overridden
+            warnings = (*warnings, *doubts_of_taps(opened.config, target.spec.num_layers))
         embedding = _embedding(manifest, request, name) if EMBEDDING in head.shared else None
     with run.phases("hash", "hash the checkpoints"):
         take_fingerprints([checkpoint], run.progress)

@@ -113,6 +113,18 @@ def test_drafts_are_limited_by_the_room_of_the_caches(engine: Path, head: Path) 
     assert "trained for 9 drafts, but the engine's caches have room for 6" in added.warnings[0]
 
 
+def test_layer_ids_that_have_two_meanings_are_described_unless_they_are_overridden(
+    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny target has too few layers for a second meaning."""
+    name, taps = "eagle_aux_hidden_state_layer_ids", [*Manifest.read(engine).shapes.taps]
+    configure(head, **{name: None, "eagle_config": {name: taps}})
+    monkeypatch.setattr(engine_drafters, "doubts_of_taps", lambda head, _: [f"read as {head['eagle_config'][name]}"])
+    assert f"read as {taps}" in add_drafter(DrafterRequest(engine, str(head), "one")).warnings
+    stated = DrafterRequest(engine, str(head), "two", head=HeadOptions(taps=tuple(map(str, taps))))
+    assert f"read as {taps}" not in add_drafter(stated).warnings
+
+
 @pytest.mark.parametrize("k", [0, 7])
 def test_impossible_number_of_drafts_is_refused(engine: Path, head: Path, k: int) -> None:
     said = refused(engine, head, num_speculative_tokens=k)
