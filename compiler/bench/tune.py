@@ -120,7 +120,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
         options.engine, manifest, options.rows, choice, progress, draft=draft, prompts=ids, threads=options.threads
     )
     rounds = replace(choice.measured, batches=batches)
-    with writing(options.engine, 0), changing(options.engine):
+    with writing(options.engine, 0), changing(options.engine, progress):
         speculation = _store(options.engine, drafter, rounds, manifest)
     return Tuned(options.engine, drafter, speculation, notes)
 

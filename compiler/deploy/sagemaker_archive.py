@@ -46,7 +46,7 @@ def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, fo
     or, without ``force``, an existing one; ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
     require_free(out, force=force)
-    with reading(engine) as manifest:
+    with reading(engine, progress) as manifest:
         size = sum(entry.size for entry in manifest.files.values())
         with progress.step("check the engine", size) as advance:
             check_files(manifest.files, engine, advance=advance)

@@ -94,7 +94,7 @@ def assemble(
     ``warnings`` are reported before the warnings on the choice of K, ``notes`` after them.
     """
     messages, platform, out = list(warnings), plan.platform, plan.request.out
-    with assembling(out, bytes_of(pieces.stages)) as assembly:
+    with assembling(out, bytes_of(pieces.stages), run.progress) as assembly:
         with run.phases("assemble"):
             pieces.place(assembly, run)
             manifest = assembly.write_manifest(manifest)

@@ -209,13 +209,13 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
 
 
 @contextmanager
-def changing(engine: Path) -> Iterator[None]:
+def changing(engine: Path, progress: Progress | None = None) -> Iterator[None]:
     """Lock an engine and remove the leftovers of killed changes.
 
     Raises ``EnvironmentProblem`` if it is not an engine.
     """
     Manifest.read(engine)
-    with locked(Path(os.path.realpath(engine))):
+    with locked(Path(os.path.realpath(engine)), progress):
         clear_leftovers(engine)
         listed = Manifest.read(engine).drafters
         for name in {owner_of(f"target/{path.name}") for path in _drafter_files(engine)} - {*listed, ""}:
@@ -415,7 +415,7 @@ def _publish(
     """
     engine, folder = request.engine, request.engine / folder_of(name)
     size = sum(bytes_of({name: stage}).values())
-    with writing(engine, size), changing(engine), ExitStack() as stack:
+    with writing(engine, size), changing(engine, run.progress), ExitStack() as stack:
         with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
             assembly = Assembly(temporary)
             assembly.place_stage(stage, added.part.file.rpartition("/")[0], run.progress)

@@ -71,7 +71,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     stages = graphs.stages()
     sizes = bytes_of(stages)
     library = library_of_export(run, plan.platform.gpus if plan.lowering.is_tensorrt else ())
-    with assembling(request.out, sizes) as assembly:
+    with assembling(request.out, sizes, run.progress) as assembly:
         with run.phases("assemble"):
             for name, stage in stages.items():
                 assembly.adopt_stage(stage, name, run.progress)

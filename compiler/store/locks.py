@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ...plugins.errors import EnvironmentProblem
+from ..console.progress import Progress, Quiet
 
 _NOT_WRITABLE = (errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # but other file systems lock it
 _WITHOUT_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
@@ -20,21 +21,24 @@ class _WithoutLocks(EnvironmentProblem):
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a file or folder, waiting if necessary. Raises ``FileNotFoundError`` if it disappears in the meantime."""
-    with _waiting(path, fcntl.LOCK_EX):
+def locked(path: Path, progress: Progress | None = None) -> Iterator[None]:
+    """Lock a file or folder, waiting if necessary, which ``progress`` then shows as a step.
+
+    Raises ``FileNotFoundError`` if it disappears in the meantime.
+    """
+    with _waiting(path, fcntl.LOCK_EX, progress):
         yield
 
 
 @contextmanager
-def locked_for_reading(path: Path) -> Iterator[None]:
+def locked_for_reading(path: Path, progress: Progress | None = None) -> Iterator[None]:
     """Lock a file or folder against changes, together with other readers. Waits and raises as ``locked`` does.
 
     Without locks in its file system, it stays unlocked: commands that change it refuse to work there.
     """
     with ExitStack() as until_the_end:
         with suppress(_WithoutLocks):
-            until_the_end.enter_context(_waiting(path, fcntl.LOCK_SH))
+            until_the_end.enter_context(_waiting(path, fcntl.LOCK_SH, progress))
         yield
 
 
@@ -105,9 +109,14 @@ class SharedLock:
 
 
 @contextmanager
-def _waiting(path: Path, how: int) -> Iterator[None]:
-    while (descriptor := _open(path, how)) is None:
-        pass  # another file took its name during the wait
+def _waiting(path: Path, how: int, progress: Progress | None) -> Iterator[None]:
+    try:
+        descriptor = _open(path, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with (progress or Quiet()).step(f"wait for another command that uses {path}"):
+            descriptor = _open(path, how)
+    while descriptor is None:  # another file took its name during the wait
+        descriptor = _open(path, how)
     try:
         yield
     finally:

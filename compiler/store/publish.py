@@ -208,7 +208,7 @@ def _damaged(why: str) -> BuildError:
 
 
 @contextmanager
-def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
+def assembling(out: Path, sizes: Mapping[str, int], progress: Progress | None = None) -> Iterator[Assembly]:
     """Yield a folder that is published as ``out`` on success, and removed on failure."""
     with writing(out.parent, sum(sizes.values())):
         clear_leftovers(nearest(Path(os.path.abspath(out)).parent))  # before checking what exists
@@ -222,7 +222,7 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
             flush_tree(temporary)
             with ExitStack() as stack:
                 with suppress(FileNotFoundError):  # nothing is replaced
-                    stack.enter_context(locked(final))  # a command may be changing the engine that is replaced
+                    stack.enter_context(locked(final, progress))  # another command may use the engine that is replaced
                 require_publishable(out)
                 assembly.publish(final)
 

@@ -175,14 +175,18 @@ def verify(
             )
         else:
             compared = certify(engine, certificate, max_tokens, depths, progress, exact=exact, draft=draft, batch=batch)
-        done = _save(engine.folder, engine.manifest, _finished(replace(done, losslessness=compared), "losslessness"))
+        done = _save(
+            engine.folder, engine.manifest, _finished(replace(done, losslessness=compared), "losslessness"), progress
+        )
     done = _with_text(engine.folder, engine.manifest, prompts, done)
     if "parity" in done.remaining:
         parity = compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
-        done = _save(engine.folder, engine.manifest, _finished(replace(done, parity=parity), "parity"))
+        done = _save(engine.folder, engine.manifest, _finished(replace(done, parity=parity), "parity"), progress)
     if "precision" in done.remaining:
         precision = measure(engine.folder, engine.manifest, engine, request, progress)
-        done = _save(engine.folder, engine.manifest, _finished(replace(done, precision=precision), "precision"))
+        done = _save(
+            engine.folder, engine.manifest, _finished(replace(done, precision=precision), "precision"), progress
+        )
     return done
 
 
@@ -278,10 +282,12 @@ def verify_elsewhere(
     if "precision" in done.remaining:
         precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
         done = _finished(replace(done, precision=precision), "precision")
-    return _save(folder, manifest, done)
+    return _save(folder, manifest, done, progress)
 
 
-def _save(folder: Path, checked: Manifest, verification: Verification) -> Verification:
+def _save(
+    folder: Path, checked: Manifest, verification: Verification, progress: Progress | None = None
+) -> Verification:
     """Write ``verify.json`` atomically and list it in the manifest.
 
     Raises ``UsageError`` if the folder no longer has the files of ``checked``. The manifest drops its entry before the
@@ -289,7 +295,7 @@ def _save(folder: Path, checked: Manifest, verification: Verification) -> Verifi
     removed from it, which changes the manifest too.
     """
     path = folder / FILE_NAME
-    with writing(folder, 0), locked(Path(os.path.realpath(folder))):
+    with writing(folder, 0), locked(Path(os.path.realpath(folder)), progress):
         _require_unchanged(folder, checked)
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")

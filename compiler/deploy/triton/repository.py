@@ -49,7 +49,7 @@ def write_repository(
     ``UsageError`` for invalid options and, without ``force``, for model folders with other content;
     ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
-    with reading(engine) as manifest:
+    with reading(engine, progress) as manifest:
         options.require_possible(manifest)
         require_name(repository)
         size = sum(entry.size for entry in manifest.files.values())

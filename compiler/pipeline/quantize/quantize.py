@@ -74,7 +74,7 @@ def quantize(
         take_fingerprints([checkpoint], progress)
     with phase("calibrate"):
         scales = obtain(request.calibration, target, store, progress, model=request.pair.model)
-    with assembling(request.out, {"weights": size}) as assembly:
+    with assembling(request.out, {"weights": size}, progress) as assembly:
         with phase("write"):
             write(assembly.folder, checkpoint, work, scales, progress)
         checkpoint.require_unchanged()
