@@ -230,7 +230,7 @@ class RequestFactory:
                     otherwise=otherwise,
                     disable_additional_properties=disable_additional_properties,
                 )
-                self._grammars.require_possible(form)
+                self._grammars.require_possible(form.after_prompt(in_thought=style.opens_thought))
                 return form
         return None
 
@@ -246,7 +246,9 @@ class RequestFactory:
         room = min(params.max_tokens, self._max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
         end_ids, stops = prompt.end_ids | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
-        grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else end_ids)
+        form = structured_of(NAME, params.structured_outputs)
+        form = form and form.after_prompt(in_thought=prompt.in_thought)
+        grammar = partial(self._grammars.path, form, frozenset() if params.ignore_eos else end_ids)
         choice = choice_of(
             params,
             ids,

@@ -102,6 +102,11 @@ class AnswerStyle:
         """The template variable that turns reasoning off; empty if there is none."""
         return "" if self.thoughts is None else self.thoughts.switch
 
+    @property
+    def opens_thought(self) -> bool:
+        """Return True if the template usually opens the reasoning, so that the answer begins there."""
+        return self.thoughts is not None and self.thoughts.is_opened
+
     def reader_of(
         self, tools: Tools, max_calls: int | None = None, *, are_certain: bool = False, in_thought: bool = False
     ) -> AnswerReader | None:
@@ -118,7 +123,7 @@ class AnswerStyle:
 
         If the template opens the reasoning, an answer without its end is reasoning.
         """
-        reader = self.reader_of((), in_thought=self.thoughts is not None and self.thoughts.is_opened)
+        reader = self.reader_of((), in_thought=self.opens_thought)
         return answer if reader is None else reader.push(answer, is_last=True)[0]
 
     def shows_special(self, hidden: Mapping[str, bool], *, has_tools: bool) -> bool:

@@ -54,10 +54,12 @@ class ThoughtTags:
         """Return a prompt that opens the reasoning with empty reasoning, as templates write it."""
         return f"{prompt.rstrip()}{_BLANK}{_BLANK}{self.end}{_BLANK}{_BLANK}"
 
-    @property
-    def no_thought(self) -> str:
-        """The Lark expression of any text that does not end inside the reasoning."""
-        begin = "" if self.is_opened else f"\\s*{_escaped(self.begin)}"
+    def no_thought(self, *, in_thought: bool) -> str:
+        """Return the Lark expression of any text that does not end inside the reasoning.
+
+        If ``in_thought``, the text begins there.
+        """
+        begin = "" if in_thought else f"\\s*{_escaped(self.begin)}"
         return f"/(?s:.*)/ & ~(/{begin}(?s:.*)/ & ~/(?s:.*){_escaped(self.end)}(?s:.*)/)"
 
 

@@ -29,7 +29,7 @@ def call_form(
     """Return the grammar of one or more calls of these tools, at most ``max_calls`` (1, or None for any number).
 
     Unless the answer ``must_call``, any text may precede the calls, or replace them, if the style ``follows_text``.
-    Calls do not begin inside reasoning between tags.
+    Calls do not begin inside reasoning between tags, which the prompt or the answer opens.
     JSON of the form ``otherwise`` may replace them too, if the style ``may_be_json``.
 
     Objects in the arguments contain only declared keys, unless they set ``additionalProperties`` or
@@ -40,8 +40,6 @@ def call_form(
     those that this call format cannot enforce.
     """
     start, *rules = style.frame(repeats=max_calls != 1, must_call=must_call)
-    if not must_call:
-        rules.append(f"BEFORE: {'/(?s:.*)/' if style.thoughts is None else style.thoughts.no_thought}")
     if otherwise is not None:
         start += " | otherwise"
         rules.append(f"otherwise: {json_rule(otherwise)}")
@@ -58,8 +56,13 @@ def call_form(
         schema = _object_schema(f"{path}.function.parameters", function.get("parameters"))
         names.append(f"c{at}")
         rules += style.calls(names[-1], name, path, schema, json_of)
-    kind = StructuredOutputsParams if must_call else OptionalForm
-    return kind(grammar="\n".join([start, *rules, f"call: {' | '.join(names)}"]) + "\n")
+    grammar = "\n".join([start, *rules, f"call: {' | '.join(names)}"]) + "\n"
+    if must_call:
+        return StructuredOutputsParams(grammar=grammar)
+    if style.thoughts is None:
+        return OptionalForm(grammar=f"{grammar}BEFORE: /(?s:.*)/\n")
+    free, opened = (f"{grammar}BEFORE: {style.thoughts.no_thought(in_thought=each)}\n" for each in (False, True))
+    return OptionalForm(grammar=free, grammar_in_thought=opened)
 
 
 def without_schemas(tools: Tools) -> list[dict[str, Any]]:

@@ -86,14 +86,29 @@ class StructuredOutputsParams:
         """Return True if the format holds from the start of the text, so that no reasoning can precede it."""
         return True
 
+    def after_prompt(self, *, in_thought: bool) -> StructuredOutputsParams:
+        """Return the format of an answer that begins inside reasoning if ``in_thought``."""
+        del in_thought
+        return self
 
+
+@dataclass(frozen=True)
 class OptionalForm(StructuredOutputsParams):
-    """A grammar that allows any text, until the text begins what the grammar constrains."""
+    """A grammar that allows any text, until the text begins what the grammar constrains.
+
+    ``grammar_in_thought`` replaces ``grammar`` if the text begins inside reasoning.
+    """
+
+    grammar_in_thought: str | None = None
 
     @property
     def is_from_start(self) -> bool:
         """Return False: reasoning can precede it."""
         return False
+
+    def after_prompt(self, *, in_thought: bool) -> OptionalForm:
+        """Return the format with the grammar of such an answer only."""
+        return OptionalForm(grammar=(self.grammar_in_thought if in_thought else None) or self.grammar)
 
 
 def structured_of(name: str, value: Any) -> StructuredOutputsParams | None:

@@ -150,7 +150,11 @@ def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Gramma
 
 
 @pytest.mark.parametrize("is_opened", [True, False])
-def test_no_call_begins_inside_reasoning(vocabulary: tuple[Tokenizer, Grammars], is_opened: bool) -> None:
+@pytest.mark.parametrize("in_thought", [True, False])
+def test_no_call_begins_inside_reasoning(
+    vocabulary: tuple[Tokenizer, Grammars], is_opened: bool, in_thought: bool
+) -> None:
+    """What the prompt opens counts, not what the template opens by default."""
     known, grammars = vocabulary
     style = replace(DEFAULT, thoughts=replace(TAGS[0], is_opened=is_opened))
     form = call_form(TOOLS, style, must_call=False)
@@ -160,14 +164,14 @@ def test_no_call_begins_inside_reasoning(vocabulary: tuple[Tokenizer, Grammars],
         (f"\n<think>\nI could write {OPEN}\n", True),
         (f"<think>\n{OPEN}\n</think>\nI look.", True),
         (f"<think>\n{OPEN}\n</think>\nI look. {OPEN}\n", False),
-        (f"So. {OPEN}\n", is_opened),
+        (f"So. {OPEN}\n", in_thought),
         (f"So. {OPEN}</think>\n{OPEN}\n", False),
     ):
-        path = grammars.path(form, frozenset({END}))
+        path = grammars.path(form.after_prompt(in_thought=in_thought), frozenset({END}))
         assert path is not None
         for token in known.encode(text).ids:
             if not path.allowed()[token]:
-                assert not is_opened
+                assert not in_thought
                 assert text.startswith("So. ")  # a call has begun
                 break
             path.advance(token)
