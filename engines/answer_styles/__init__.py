@@ -10,10 +10,13 @@ from dataclasses import replace
 
 from . import channels, default_calls, function_tags, json_calls, llama_calls
 from .calls import Thought, ToolCall
-from .record import AnswerReader, AnswerStyle, Tools
+from .record import AnswerForm, AnswerReader, AnswerStyle, Tools
 from .thoughts import tags_of
 
-__all__ = ["DEFAULT", "STYLES", "AnswerReader", "AnswerStyle", "Thought", "ToolCall", "Tools", "register", "style_of"]
+__all__ = [
+    "DEFAULT", "STYLES", "AnswerForm", "AnswerReader", "AnswerStyle", "Thought", "ToolCall", "Tools", "register",
+    "style_of",
+]  # fmt: skip
 
 STYLES: dict[str, AnswerStyle] = {}  # the first one that recognizes a template is the model's
 DEFAULT = default_calls.STYLE  # for templates that no style recognizes

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Protocol
 
-from .calls import Thought
+from .calls import Thought, ToolCall
 from .thoughts import CallReader, ThoughtReader, ThoughtTags
 
 Tools = Sequence[Mapping[str, Any]]  # in OpenAI's format
+
+
+class AnswerForm(Enum):
+    """What a grammar ensures of an answer, so that its reader need not guess."""
+
+    ANY = auto()
+    TEXT_THEN_CALLS = auto()
+    CALLS = auto()
+    JSON_OR_CALLS = auto()
+    JSON = auto()
 
 
 class AnswerReader(CallReader, Protocol):
@@ -108,14 +119,26 @@ class AnswerStyle:
         return self.thoughts is not None and self.thoughts.is_opened
 
     def reader_of(
-        self, tools: Tools, max_calls: int | None = None, *, are_certain: bool = False, in_thought: bool = False
+        self,
+        tools: Tools,
+        max_calls: int | None = None,
+        *,
+        form: AnswerForm = AnswerForm.ANY,
+        in_thought: bool = False,
     ) -> AnswerReader | None:
         """Return a reader for one answer, or None if the answer can only be text.
 
-        The arguments are the reader's. If ``in_thought``, the prompt has opened the reasoning.
+        A grammar has enforced the ``form``. If ``in_thought``, the prompt has opened the reasoning. The other arguments
+        are the reader's.
         """
+        if form is AnswerForm.JSON:
+            return None
+        is_marked_json = form is AnswerForm.JSON_OR_CALLS and bool(self.markers)  # otherwise, calls may be JSON too
+        are_certain = is_marked_json or form in (AnswerForm.CALLS, AnswerForm.TEXT_THEN_CALLS)
         has_parts = tools or self.marks_reasoning
         reader = self.reader(tools, max_calls, are_certain=are_certain) if has_parts else None
+        if reader is not None and is_marked_json:
+            reader = _JsonOrCallsReader(self.markers[0], reader)
         return reader if self.thoughts is None else ThoughtReader(self.thoughts, reader, in_thought=in_thought)
 
     def spoken(self, answer: str) -> str:
@@ -135,3 +158,27 @@ class AnswerStyle:
         if self.thoughts is not None:
             markers = (*markers, self.thoughts.begin, self.thoughts.end)
         return self.marks_reasoning or any(hidden.get(each) for each in markers)
+
+
+class _JsonOrCallsReader:
+    """Reads an answer that is either JSON or calls without other text, as its first character shows."""
+
+    def __init__(self, mark: str, calls: AnswerReader) -> None:
+        """``calls`` reads an answer that begins with ``mark``, which JSON does not."""
+        self._mark, self._calls = mark, calls
+        self._is_json: bool | None = None  # None until there is text
+        self.count = 0  # calls returned so far
+
+    def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
+        """Add ``text``, and return the new visible text and complete calls."""
+        if self._is_json is None and text:
+            self._is_json = text[0] != self._mark[0]
+        if self._is_json:
+            return text, []
+        _, calls = self._calls.push(text, is_last=is_last)
+        self.count = self._calls.count
+        return "", calls
+
+    def take_thoughts(self) -> list[Thought]:
+        """Return an empty list: such an answer has no reasoning."""
+        return []

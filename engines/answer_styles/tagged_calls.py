@@ -42,7 +42,8 @@ class ToolCallReader:
     ) -> None:
         """``tools`` have OpenAI's format and give the parameter types; at most ``max_calls`` calls are returned.
 
-        If calls ``are_certain``, a closing tag that does not end a valid call is treated as part of the call.
+        If calls ``are_certain``, a closing tag that does not end a valid call is treated as part of the call, and a
+        truncated call is omitted.
         """
         self._schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
         self._most, self._held, self._are_certain = max_calls, "", are_certain
@@ -62,11 +63,12 @@ class ToolCallReader:
             while self._are_certain and call is None and closed:  # an argument may contain the closing tag
                 more, closed, rest = rest.partition(CLOSE)
                 inner = f"{inner}{CLOSE}{more}"
-                call = self._call(inner)
+                call = self._call(inner) if closed or is_last else None
             if self._are_certain and call is None and not is_last:
                 break
             self._held = rest
-            visible += self._visible(before + (opened + inner + closed if call is None else ""))
+            is_text = call is None and not self._are_certain
+            visible += self._visible(before + (opened + inner + closed if is_text else ""))
             self._follows_call = self._follows_call or call is not None
             if call is not None and (self._most is None or self.count < self._most):
                 calls.append(ToolCall(self.count, *call, after=self._shown + len(visible)))

@@ -16,11 +16,11 @@ from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
 from ...plugins.problems import counted
-from ..answer_styles import AnswerStyle
+from ..answer_styles import AnswerForm, AnswerStyle
 from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..request_factory import EncodedInput, TemplateOptions
 from ..requests.params import SamplingParams
-from ..requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
+from ..requests.structured_outputs import NAME, structured_of
 from ..running.submission import AsyncSubmission
 from .problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from .settings import ServerSettings
@@ -72,7 +72,8 @@ class Generation:
 
     ``echoes`` puts the prompt before the answer. Without ``shows_answer``, only the prompt is reported.
     ``requested_tokens`` is the maximum number of new tokens, with the name of the field that sets it. ``reword``
-    rewrites an engine error so that it names the fields of the body.
+    rewrites an engine error so that it names the fields of the body. ``form`` is what the grammar ensures of the answer
+    to a conversation; ``admitted`` sets it.
     """
 
     source: Sequence[Prompt] | Conversation
@@ -86,6 +87,7 @@ class Generation:
     shows_answer: bool = True
     requested_tokens: tuple[str, int] | None = None
     reword: Callable[[UsageError], UsageError] = field(default=_unchanged, compare=False)
+    form: AnswerForm = AnswerForm.ANY
 
     @property
     def num_inputs(self) -> int:
@@ -128,7 +130,7 @@ async def answer_style(state: ServerState) -> AnswerStyle:
 
 
 async def admitted(state: ServerState, generation: Generation) -> Generation:
-    """Return the generation with the grammar of its tool calls added, if there is one.
+    """Return the generation with the grammar of its tool calls added, if there is one, and what its grammar ensures.
 
     Raises ``HttpRefusal`` if it has more choices than the server allows.
     """
@@ -142,24 +144,30 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
             "server with a larger --max-choices",
             param="n",
         )
-    source, params = generation.source, generation.params
-    if not isinstance(source, Conversation) or not source.tools:
+    if not isinstance(generation.source, Conversation):
         return generation
+    params, form = await run_in_threadpool(_with_calls, state, generation.source, generation.params)
+    return replace(generation, params=params, form=form)
+
+
+def _with_calls(state: ServerState, source: Conversation, params: SamplingParams) -> tuple[SamplingParams, AnswerForm]:
+    """Return the parameters with the grammar of the tool calls of a conversation, and what the grammar ensures."""
+    engine, max_calls, tools = state.engine, source.max_calls, source.tools
     keeps_keys = state.settings.structured_outputs.disable_additional_properties
-
-    def form() -> StructuredOutputsParams | None:
-        engine, max_calls = state.engine, source.max_calls
-        if source.must_call:
-            return engine.calls_of(source.must_call, max_calls, disable_additional_properties=keeps_keys)
-        otherwise = structured_of(NAME, params.structured_outputs)
-        if params.ignore_eos or not (otherwise is None or otherwise.is_json):
-            return None
-        return engine.optional_calls_of(
-            source.tools, max_calls, otherwise=otherwise, disable_additional_properties=keeps_keys
+    if source.must_call:
+        calls = engine.calls_of(source.must_call, max_calls, disable_additional_properties=keeps_keys)
+        return replace(params, structured_outputs=calls), AnswerForm.CALLS
+    otherwise = structured_of(NAME, params.structured_outputs)
+    if otherwise is not None and not otherwise.is_json:
+        return params, AnswerForm.ANY
+    form = AnswerForm.TEXT_THEN_CALLS if otherwise is None else AnswerForm.JSON_OR_CALLS
+    if tools and not params.ignore_eos:
+        found = engine.optional_calls_of(
+            tools, max_calls, otherwise=otherwise, disable_additional_properties=keeps_keys
         )
-
-    found = await run_in_threadpool(form)
-    return generation if found is None else replace(generation, params=replace(params, structured_outputs=found))
+        if found is not None:
+            return replace(params, structured_outputs=found), form
+    return params, AnswerForm.ANY if otherwise is None else AnswerForm.JSON
 
 
 async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..answer_styles import AnswerReader, AnswerStyle, Thought, ToolCall
+from ..answer_styles import AnswerForm, AnswerReader, AnswerStyle, Thought, ToolCall
 from ..requests.results import Delta, RequestOutput, TokenLogprob
 from .choices import Choices
 from .generation import Conversation
@@ -123,7 +123,7 @@ class Reporter:
             self._readers[reported.choice] = self._style.reader_of(
                 source.tools,
                 source.max_calls,
-                are_certain=bool(source.must_call),
+                form=self._generation.form,
                 in_thought=self._in_thought[reported.choice],
             )
         reader = self._readers[reported.choice]
@@ -133,7 +133,9 @@ class Reporter:
         for at, (piece, drafted) in enumerate(reported.runs or (("", False),)):
             is_last = reported.finish_reason is not None and at + 1 >= len(reported.runs)
             visible, found = reader.push(piece, is_last=is_last)
-            visible = "" if source.must_call else visible  # there is no text, and a truncated call is omitted
+            visible = (
+                "" if self._generation.form is AnswerForm.CALLS else visible
+            )  # there is no text, and a truncated call is omitted
             text, calls, shown = text + visible, calls + found, [*shown, (visible, drafted)]
         reason = "tool_calls" if reader.count and reported.finish_reason == "stop" else reported.finish_reason
         runs = [each for each in shown if each[0]]  # calls, and text outside of channels, are not shown

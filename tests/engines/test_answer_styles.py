@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.engines.answer_styles import DEFAULT, STYLES, AnswerStyle, style_of
+from peagle.engines.answer_styles import DEFAULT, STYLES, AnswerForm, AnswerStyle, style_of
 from peagle.engines.answer_styles.channels import ChannelReader
 from peagle.engines.answer_styles.llama_calls import LlamaCallReader
 from peagle.engines.answer_styles.tagged_calls import CLOSE, OPEN, ToolCallReader
@@ -50,3 +50,38 @@ def test_answer_is_parsed_only_when_needed() -> None:
         assert style.spoken("text") == "text"
         assert isinstance(style.reader_of([TOOL]), kind)
     assert isinstance(STYLES["channels"].reader_of([]), ChannelReader)
+
+
+QUOTED = '<tool_call>\n{"name": "f", "arguments": {"a": "x</tool_call>y"}}\n</tool_call>'
+JSON = '{"t": "<tool_call><function=f></function></tool_call>"}'
+
+
+def _read(style: AnswerStyle, form: AnswerForm, text: str, size: int) -> tuple[str, list[str]]:
+    """Return the text and the arguments of the calls of an answer that arrives in pieces of this size."""
+    reader, said, calls = style.reader_of([TOOL], form=form), "", list[str]()
+    assert reader is not None
+    for begin in range(0, len(text), size):
+        visible, found = reader.push(text[begin : begin + size], is_last=begin + size >= len(text))
+        said, calls = said + visible, calls + [each.arguments for each in found]
+    return said, calls
+
+
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_a_call_that_a_grammar_enforces_is_complete_or_omitted(size: int) -> None:
+    made = ['{"a": "x</tool_call>y"}']
+    assert _read(DEFAULT, AnswerForm.TEXT_THEN_CALLS, f"I look.\n{QUOTED}", size) == ("I look.\n", made)
+    for name in ("json", "tags"):
+        assert _read(STYLES[name], AnswerForm.JSON_OR_CALLS, QUOTED, size) == ("", made)
+    for end in range(len("<tool_call>"), QUOTED.index("}}") + 1):
+        cut = QUOTED[:end]
+        assert _read(DEFAULT, AnswerForm.TEXT_THEN_CALLS, f"I look.\n{cut}", size) == ("I look.\n", [])
+        assert _read(DEFAULT, AnswerForm.JSON_OR_CALLS, cut, size) == ("", [])
+
+
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_no_calls_are_read_out_of_json_that_replaces_them(size: int) -> None:
+    for name in ("json", "tags"):
+        assert _read(STYLES[name], AnswerForm.JSON_OR_CALLS, JSON, size) == (JSON, [])
+        assert _read(STYLES[name], AnswerForm.JSON_OR_CALLS, JSON[:30], size) == (JSON[:30], [])
+    for style in STYLES.values():
+        assert style.reader_of([TOOL], form=AnswerForm.JSON) is None

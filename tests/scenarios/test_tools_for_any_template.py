@@ -115,6 +115,11 @@ def test_a_call_that_the_model_begins_fits_its_schema(server: Server, calling: d
     assert chat(server, **calling, tool_choice="none", max_tokens=20)[1] == []
 
 
+def test_a_call_that_a_stop_string_truncates_is_omitted(server: Server, calling: dict[str, Any]) -> None:
+    text, calls, _ = chat(server, **calling, stop='"arguments"')
+    assert (OPEN in text, calls) == (False, [])
+
+
 def test_calls_can_be_had_where_schemas_cannot_be_enforced(
     server: Server, served_engine: Engine, calling: dict[str, Any]
 ) -> None:

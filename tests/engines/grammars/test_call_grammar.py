@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from peagle.engines.answer_styles import DEFAULT, STYLES
+from peagle.engines.answer_styles import DEFAULT, STYLES, AnswerForm
 from peagle.engines.answer_styles.channels import CHANNEL, CONSTRAIN, MESSAGE, START
 from peagle.engines.answer_styles.channels import END as CHANNEL_END
 from peagle.engines.answer_styles.tagged_calls import CLOSE, OPEN, ToolCallReader
@@ -106,7 +106,7 @@ def test_arguments_keep_to_the_declared_keys(vocabulary: tuple[Tokenizer, Gramma
     place = {"type": "object", "properties": {"x": {"type": "integer", "maximum": 9, "minimum": 0}}}
     tools = tool("f", properties={"place": place}, required=["place"])
     for seed in range(10):
-        reader = STYLES[style].reader_of(tools, are_certain=True)
+        reader = STYLES[style].reader_of(tools, form=AnswerForm.CALLS)
         assert reader is not None
         text = written(vocabulary, seed, call_form(tools, STYLES[style], max_calls=1))
         _, (call,) = reader.push(text, is_last=True)
@@ -186,7 +186,7 @@ def test_json_may_replace_the_calls(vocabulary: tuple[Tokenizer, Grammars], styl
     texts = [written(vocabulary, seed, call_form(tools, STYLES[style], otherwise=otherwise)) for seed in range(24)]
     kinds = set()
     for text in texts:
-        reader = STYLES[style].reader_of(tools, are_certain=False)
+        reader = STYLES[style].reader_of(tools, form=AnswerForm.JSON_OR_CALLS)
         assert reader is not None
         said, calls = reader.push(text, is_last=True)
         kinds.add(bool(calls))
@@ -204,7 +204,7 @@ def test_the_forms_of_llama_and_of_channels_are_one_call(
     tools = TOOLS if style == "llama" else TOOLS[:1]
     form = call_form(tools, STYLES[style])
     text = written(vocabulary, seed, form)
-    reader = STYLES[style].reader_of(tools, are_certain=True)
+    reader = STYLES[style].reader_of(tools, form=AnswerForm.CALLS)
     assert reader is not None
     said, (call,) = reader.push(text, is_last=True)
     assert said == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engines.answer_styles import STYLES
+from peagle.engines.answer_styles import STYLES, AnswerForm
 from peagle.engines.requests.params import SamplingParams
 from peagle.engines.requests.results import Delta, FinishReason
 from peagle.engines.serving.generation import Conversation, Generation
@@ -28,7 +28,7 @@ CALLS = {
 def _reported(style: str, pieces: list[str], reason: FinishReason) -> list[ReportedTokens]:
     conversation = Conversation([], tools=[TOOL], must_call=[TOOL])
     choices: Any = SimpleNamespace(
-        prompts=[(1,)], in_thought=[False], generation=Generation(conversation, SamplingParams())
+        prompts=[(1,)], in_thought=[False], generation=Generation(conversation, SamplingParams(), form=AnswerForm.CALLS)
     )
     reporter = Reporter(choices, STYLES[style], lambda _: "")
     ends: list[FinishReason | None] = [None] * (len(pieces) - 1) + [reason]

@@ -145,6 +145,14 @@ def test_an_answer_in_json_may_call_instead(client: OpenAI, calling_engine: Engi
         (choice,) = client.chat.completions.create(**asked, logit_bias=bias).choices
         assert (choice.finish_reason, bool(choice.message.tool_calls)) == ("tool_calls" if calls else "stop", calls)
         assert calls or json.loads(choice.message.content or "")["n"] <= 9
+    written = "<tool_call><function=g></function></tool_call>"
+    quoted: Any = {"type": "object", "properties": {"t": {"const": written}}, "required": ["t"]}
+    quoting = {**asked, "response_format": {"type": "json_schema", "json_schema": {"name": "b", "schema": quoted}}}
+    (choice,) = client.chat.completions.create(**quoting, logit_bias=bias).choices
+    assert json.loads(choice.message.content or "") == {"t": written}, "no call is read out of JSON"
+    bias = {str(calling_engine.tokenizer.encode("<tool_call>")[0]): 100}
+    (choice,) = client.chat.completions.create(**{**asked, "max_tokens": 3}, logit_bias=bias).choices
+    assert (choice.message.content, choice.message.tool_calls) == ("", None), "a truncated call is omitted"
     (required,) = client.chat.completions.create(**asked, tool_choice="required").choices
     assert (required.finish_reason, required.message.content) == ("tool_calls", None)
     (none,) = client.chat.completions.create(**asked, tool_choice="none").choices
