@@ -8,7 +8,8 @@ from collections import OrderedDict
 class BoundedStore:
     """Contents by id. A new one displaces those that were stored longest ago.
 
-    Contents larger than the whole store are not stored. All methods are called by one thread.
+    Contents larger than the whole store are not stored. Any thread may ``get`` one; all other methods are called by one
+    thread.
     """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:

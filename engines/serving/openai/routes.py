@@ -57,7 +57,9 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
     """Answer a conversation."""
     body = body_of(raw, ChatBody)
     state.check_model(body.model)
-    generation = generation_of(body, state.engine.max_seq_len, state.settings, await answer_style(state))
+    style = await answer_style(state)
+    # A body may have so many messages that they would hold up other requests.
+    generation = await run_in_threadpool(generation_of, body, state.engine.max_seq_len, state.settings, style)
     tokenizer = state.engine.tokenizer
     renderer = ChatAnswer(state.settings.model, tokenizer.piece, tokenizer.bytes_of, ResponseOptions.of(body))
     return await answer(state, request, generation, renderer)
@@ -74,9 +76,8 @@ async def tokenize(request: Request) -> Response:
         INERT_IN_CHAT.require_neutral("add_special_tokens", body.add_special_tokens)
 
     if body.prompt is None:
-        conversation = Conversation(
-            readable(body.messages or []), body.tools or (), **template_fields(body, state.settings)
-        )
+        messages = await run_in_threadpool(readable, body.messages or [])
+        conversation = Conversation(messages, body.tools or (), **template_fields(body, state.settings))
         tokens = await prompt_ids(state, conversation)
     else:
         encode = partial(

@@ -5,8 +5,6 @@ https://platform.openai.com/docs/api-reference/responses; docs/serving.md docume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -35,7 +33,6 @@ async def create(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits))
     state.check_model(body.model)
-    before, responses = _items_before(state, body.previous_response_id), responses_of(body.input, state.answers.get)
     style = await answer_style(state)
     tokenizer = state.engine.tokenizer
 
@@ -43,7 +40,7 @@ async def create(request: Request) -> Response:
         return len(tokenizer.encode(text, adds_special=False))
 
     def prepared() -> tuple[Generation, ResponseAnswer]:
-        _resolve(body, responses, state)
+        before = _resolved(body, state)
         generation = generation_of(body, before, state.engine.max_seq_len, style, state.settings)
         return generation, ResponseAnswer(body, before, state.settings.model, count, state.answers.put)
 
@@ -66,12 +63,10 @@ async def count_input(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits))
     state.check_model(body.model)
-    before, responses = _items_before(state, body.previous_response_id), responses_of(body.input, state.answers.get)
     style = await answer_style(state)
 
     def conversation() -> Conversation:
-        _resolve(body, responses, state)
-        return conversation_of(body, before, style)
+        return conversation_of(body, _resolved(body, state), style)
 
     tokens = await prompt_ids(state, await run_in_threadpool(conversation))
     return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
@@ -166,10 +161,16 @@ def _items_before(state: ServerState, identity: str | None) -> list[Item]:
     return items
 
 
-def _resolve(body: ResponsesBody, responses: Mapping[str, bytes], state: ServerState) -> None:
-    """Replace the references in the input of a body by the items of these stored responses."""
+def _resolved(body: ResponsesBody, state: ServerState) -> list[Item]:
+    """Return the items before those of a body, and replace the references in its input by the items.
+
+    All are items of stored responses.
+    """
+    before = _items_before(state, body.previous_response_id)
     if not isinstance(body.input, str):
+        responses = responses_of(body.input, state.answers.get)
         body.input = resolved(body.input, responses, state.limits.body_bytes)
+    return before
 
 
 def _stored(state: ServerState, identity: str) -> StoredResponse | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import logging
 import time
@@ -19,6 +21,7 @@ from tests.engines.serving.calls import all_slots_taken, call, connect, error_of
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def f(x):\n"
+ASKED = [{"role": "user", "content": PROMPT}]
 
 
 def test_text_and_tokens_turn_into_each_other(server: Server, served_engine: Engine) -> None:
@@ -35,6 +38,31 @@ def test_a_conversation_is_tokenized_as_its_template_has_it(server: Server, serv
     messages = [{"role": "user", "content": PROMPT}]
     _, _, content = call(server, "POST", "/tokenize", {"messages": messages})
     assert json.loads(content)["tokens"] == served_engine.chat_prompt(messages)[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/v1/responses", {"input": ASKED, "max_output_tokens": 1}, "responses.routes.responses_of"),
+        ("/v1/responses/input_tokens", {"input": ASKED}, "responses.routes.responses_of"),
+        ("/v1/chat/completions", {"messages": ASKED, "max_tokens": 1}, "openai.options.readable"),
+        ("/tokenize", {"messages": ASKED}, "openai.routes.readable"),
+    ],
+)
+def test_the_parts_of_a_body_are_inspected_while_other_requests_go_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], place: str
+) -> None:
+    module, _, name = f"peagle.engines.serving.{place}".rpartition(".")
+    inspect, holds_up = getattr(importlib.import_module(module), name), list[bool]()
+
+    def watched(*arguments: Any) -> Any:
+        holds_up.append(asyncio.events._get_running_loop() is not None)
+        return inspect(*arguments)
+
+    monkeypatch.setattr(f"{module}.{name}", watched)
+    status, _, content = call(server, "POST", path, body)
+    assert status == 200, content
+    assert holds_up == [False]
 
 
 def test_special_tokens_are_added_by_default(server: Server, served_engine: Engine) -> None:
