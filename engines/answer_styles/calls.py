@@ -65,17 +65,30 @@ def has_half_pair(text: str) -> bool:
     return _SURROGATE.search(text) is not None
 
 
+def _encoded(arguments: Any) -> str:
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:  # values can be read a little deeper than written
+        raise ValueError("the arguments are nested too deeply") from None
+
+
 def arguments_text(arguments: Any) -> str:
-    """Return arguments as JSON, with U+FFFD for half of a surrogate pair: clients fail on it, escaped or not."""
-    text = json.dumps(arguments, ensure_ascii=False)
+    """Return arguments as JSON, with U+FFFD for half of a surrogate pair: clients fail on it, escaped or not.
+
+    Raises ``ValueError`` for arguments that are nested too deeply.
+    """
+    text = _encoded(arguments)
     if not has_half_pair(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # joins both halves
 
 
 def well_formed(text: str, arguments: Any) -> str:
-    """Return the JSON ``text`` of ``arguments``, written again only if it has half of a surrogate pair."""
-    return arguments_text(arguments) if has_half_pair(json.dumps(arguments, ensure_ascii=False)) else text
+    """Return the JSON ``text`` of ``arguments``, written again only if it has half of a surrogate pair.
+
+    Raises ``ValueError`` for arguments that are nested too deeply.
+    """
+    return arguments_text(arguments) if has_half_pair(_encoded(arguments)) else text
 
 
 def json_value(text: str) -> Any:

@@ -119,8 +119,12 @@ class ChannelReader:
         name, arguments = self._name, json_object(body)
         if name is None or arguments is None:
             return body
+        try:
+            text = well_formed(body.strip(), arguments)
+        except ValueError:
+            return body
         if self._most is None or self.count < self._most:
-            calls.append(ToolCall(self.count, name, well_formed(body.strip(), arguments), after))
+            calls.append(ToolCall(self.count, name, text, after))
             self.count += 1
         return ""
 

@@ -92,12 +92,17 @@ class ToolCallReader:
         """Return name and arguments of one call, or None if it is invalid."""
         if begun := _FUNCTION.match(inner):
             name, (arguments, is_whole) = begun[1].strip(), self._parameters(begun[1].strip(), inner[begun.end() :])
-            return (name, arguments_text(arguments)) if name and (is_whole or not self._are_certain) else None
-        call = json_object(inner)
-        name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
-        if not isinstance(name, str) or not name or has_half_pair(name) or not isinstance(arguments, dict):
+            if not name or (self._are_certain and not is_whole):
+                return None
+        else:
+            call = json_object(inner)
+            name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
+            if not isinstance(name, str) or not name or has_half_pair(name) or not isinstance(arguments, dict):
+                return None
+        try:
+            return name, arguments_text(arguments)
+        except ValueError:
             return None
-        return name, arguments_text(arguments)
 
     def _parameters(self, name: str, text: str) -> tuple[dict[str, Any], bool]:
         """Return the parameters between the tags of a function, and whether all tags are closed and all JSON is valid.

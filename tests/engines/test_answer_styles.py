@@ -85,3 +85,25 @@ def test_no_calls_are_read_out_of_json_that_replaces_them(size: int) -> None:
         assert _read(STYLES[name], AnswerForm.JSON_OR_CALLS, JSON[:30], size) == (JSON[:30], [])
     for style in STYLES.values():
         assert style.reader_of([TOOL], form=AnswerForm.JSON) is None
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("json", '<tool_call>{"name": "f", "arguments": {"a": VALUE}}</tool_call>'),
+        ("tags", "<tool_call><function=f><parameter=a>VALUE</parameter></function></tool_call>"),
+        ("llama", '{"name": "f", "parameters": {"a": VALUE}}'),
+        ("channels", '<|channel|>commentary to=functions.f<|message|>{"a": VALUE}<|call|>'),
+    ],
+)
+def test_a_call_nested_as_deeply_as_can_be_read_is_a_call_or_text(style: str, text: str) -> None:
+    """JSON can be read a little deeper than it can be written."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "array"}}}}}
+    found = set[bool]()
+    for levels in range(940, 1010):
+        reader = STYLES[style].reader_of([tool])
+        assert reader is not None
+        said, calls = reader.push(text.replace("VALUE", "[" * levels + "]" * levels), is_last=True)
+        found.add(bool(calls))
+        assert bool(said) != bool(calls)
+    assert True in found
