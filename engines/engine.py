@@ -315,12 +315,17 @@ class Engine:
         """
         return self._factory.conversations.style
 
-    def spoken(self, answer: str) -> str:
+    def spoken(self, answer: RequestOutput | str) -> str:
         """Return the visible part of a chat answer, without reasoning if the model marks it.
 
-        If the model's template opens the reasoning, an answer that does not end it is reasoning.
+        If the prompt of the answer has opened the reasoning, an answer that does not end it is reasoning. For the text
+        of an answer, the prompt counts as the usual one of the template; a call with ``chat_template_kwargs`` or
+        structured outputs may have another one.
         """
-        return self.answer_style.spoken(answer)
+        style = self.answer_style
+        if isinstance(answer, str):
+            return style.spoken(answer, in_thought=style.opens_thought)
+        return style.spoken(answer.text, in_thought=answer.in_thought)
 
     def prepare_forms(self) -> bool:
         """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.

@@ -280,4 +280,5 @@ class RequestFactory:
             prompt_logprobs=None if scored is None else PromptLogprobs(ids, scored, manifest.shapes.vocab_size),
             drafter=decoding.drafter,
             drafter_name=decoding.drafter_name,
+            in_thought=prompt.in_thought,
         )

@@ -141,12 +141,12 @@ class AnswerStyle:
             reader = _JsonOrCallsReader(self.markers[0], reader)
         return reader if self.thoughts is None else ThoughtReader(self.thoughts, reader, in_thought=in_thought)
 
-    def spoken(self, answer: str) -> str:
+    def spoken(self, answer: str, *, in_thought: bool) -> str:
         """Return the visible part of a whole answer, without reasoning if the style marks it.
 
-        If the template opens the reasoning, an answer without its end is reasoning.
+        If the prompt has opened the reasoning (``in_thought``), an answer without its end is reasoning.
         """
-        reader = self.reader_of((), in_thought=self.opens_thought)
+        reader = self.reader_of((), in_thought=in_thought)
         return answer if reader is None else reader.push(answer, is_last=True)[0]
 
     def shows_special(self, hidden: Mapping[str, bool], *, has_tools: bool) -> bool:

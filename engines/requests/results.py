@@ -147,7 +147,8 @@ class RequestOutput:
     ``cached_tokens`` prompt tokens were taken from the prefix cache. ``stop_reason`` is the stop string or the id in
     ``stop_token_ids`` that ended the text. ``prompt_logprobs``, if requested, has an entry per prompt token; the first
     is None. ``warnings`` are those of the engine that concern the request, such as a drafter that does not match its
-    target. ``draft`` names the draft method, and ``drafter`` the drafter that it used, if it needs one.
+    target. ``draft`` names the draft method, and ``drafter`` the drafter that it used, if it needs one. The text of a
+    chat begins ``in_thought`` if its prompt has opened reasoning between tags.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -167,6 +168,7 @@ class RequestOutput:
     warnings: tuple[str, ...] = ()
     draft: str = ""
     drafter: str = ""
+    in_thought: bool = False
 
     @property
     def time_to_first_token(self) -> float:

@@ -35,7 +35,8 @@ class Request:
     the ``drafter`` (None: the backend's own), which the engine calls ``drafter_name``. ``deadline`` and
     ``submitted`` are times of ``time.perf_counter``. ``launched`` counts passes whose tokens have not been read, and
     ``ahead`` the maximum number of tokens of those. ``cached`` is the number of prompt tokens from the prefix cache.
-    Of waiting requests, those with the lowest ``priority`` start first.
+    Of waiting requests, those with the lowest ``priority`` start first. The text begins ``in_thought`` if the prompt
+    has opened reasoning.
     """
 
     prompt: tuple[int, ...]
@@ -60,6 +61,7 @@ class Request:
     prompt_logprobs: PromptLogprobs | None = None  # collects the prompt's logprobs, if requested
     drafter: Drafter | None = None
     drafter_name: str = ""
+    in_thought: bool = False
 
     def __post_init__(self) -> None:
         self.acceptance.tolerance = self.params.acceptance_tolerance
@@ -150,4 +152,5 @@ class Request:
             prompt_logprobs=self.prompt_logprobs.entries() if self.prompt_logprobs else (),
             draft=self.method.name,
             drafter=self.drafter_name,
+            in_thought=self.in_thought,
         )

@@ -47,7 +47,7 @@ def test_answer_is_parsed_only_when_needed() -> None:
     kinds = {"json": ToolCallReader, "tags": ToolCallReader, "llama": LlamaCallReader}
     for style, kind in [(DEFAULT, ToolCallReader), *((STYLES[name], kind) for name, kind in kinds.items())]:
         assert style.reader_of([]) is None
-        assert style.spoken("text") == "text"
+        assert style.spoken("text", in_thought=False) == "text"
         assert isinstance(style.reader_of([TOOL]), kind)
     assert isinstance(STYLES["channels"].reader_of([]), ChannelReader)
 

@@ -199,6 +199,20 @@ def test_reasoning_that_the_prompt_opens_is_closed_before_a_form(opening_engine:
     assert engine.tokenizer.decode(output.prompt_token_ids).endswith("<think>\n")
 
 
+def test_the_visible_part_of_an_answer_depends_on_its_prompt(talking_engine: Path, opening_engine: Engine) -> None:
+    """Not on what the template usually opens."""
+    template = OPENING.replace("add_generation_prompt", "add_generation_prompt and enable_thinking is not false")
+    few = SamplingParams(max_tokens=8)
+    with Engine.load(talking_engine, threads=1, chat_template=template) as engine:
+        closed = engine.chat(MESSAGES, few, chat_template_kwargs={"enable_thinking": False})
+        assert closed.text
+        assert engine.spoken(closed) == closed.text
+        assert engine.spoken(engine.chat(MESSAGES, few)) == ""
+    assert opening_engine.spoken(opening_engine.chat(MESSAGES, few)) == ""
+    structured = opening_engine.chat(MESSAGES, SamplingParams(structured_outputs={"choice": [SAID]}))
+    assert opening_engine.spoken(structured) == SAID
+
+
 @pytest.mark.parametrize(
     ("path", "body", "fields"),
     [

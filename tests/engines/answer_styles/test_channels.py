@@ -118,4 +118,4 @@ def test_visible_text_streams_immediately() -> None:
 
 
 def test_whole_answer_equals_the_visible_text() -> None:
-    assert STYLE.spoken(THINK + ROLE + FINAL) == "It is **warm**. <|x|>"
+    assert STYLE.spoken(THINK + ROLE + FINAL, in_thought=False) == "It is **warm**. <|x|>"

@@ -137,12 +137,14 @@ def test_a_prompt_opens_reasoning_with_its_end() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("is_opened", [True, False])
-def test_whole_answer_is_spoken_without_its_reasoning(is_opened: bool) -> None:
-    style = replace(DEFAULT, thoughts=replace(THINK, is_opened=is_opened))
-    assert style.spoken("<think>\nSo.\n</think>\n\nWarm.") == "Warm."
-    assert style.spoken("So.\n</think>\n\nWarm.") == ("Warm." if is_opened else "So.\n</think>\n\nWarm.")
-    assert style.spoken("Warm.") == ("" if is_opened else "Warm.")
+@pytest.mark.parametrize("in_thought", [True, False])
+def test_whole_answer_is_spoken_without_its_reasoning(in_thought: bool) -> None:
+    style = replace(DEFAULT, thoughts=replace(THINK, is_opened=not in_thought))
+    assert style.spoken("<think>\nSo.\n</think>\n\nWarm.", in_thought=in_thought) == "Warm."
+    assert style.spoken("So.\n</think>\n\nWarm.", in_thought=in_thought) == (
+        "Warm." if in_thought else "So.\n</think>\n\nWarm."
+    )
+    assert style.spoken("Warm.", in_thought=in_thought) == ("" if in_thought else "Warm.")
 
 
 def test_tags_that_decoding_omits_are_shown() -> None:
