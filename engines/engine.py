@@ -527,12 +527,15 @@ class Engine:
             lambda: self.submit_chat(messages, params, timeout=timeout, priority=priority, **options)
         )
 
-    def chat_prompt(self, messages: Sequence[Message], **options: Unpack[TemplateOptions]) -> tuple[str, list[int]]:
+    def chat_prompt(
+        self, messages: Sequence[Message], *, can_think: bool = True, **options: Unpack[TemplateOptions]
+    ) -> tuple[str, list[int]]:
         """Return the prompt that ``chat`` would give to the model: the rendered text and its token ids.
 
-        Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
+        Unless the answer ``can_think``, as with structured outputs, reasoning that the template opens is closed at
+        once. Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
         """
-        written = self._factory.written(messages, **options)
+        written = self._factory.written(messages, can_think=can_think, **options)
         return written.text, written.ids
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:

@@ -170,11 +170,16 @@ def _with_calls(state: ServerState, source: Conversation, params: SamplingParams
     return params, AnswerForm.ANY if otherwise is None else AnswerForm.JSON
 
 
-async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int]:
-    """Return the token ids of a conversation, as its template renders it. Raises engine errors."""
+async def prompt_ids(state: ServerState, conversation: Conversation, *, is_structured: bool = False) -> list[int]:
+    """Return the token ids of a conversation, as its template renders it. Raises engine errors.
+
+    An answer that ``is_structured``, or only calls, begins without reasoning.
+    """
+    can_think = not (is_structured or conversation.must_call)
 
     def ids() -> list[int]:
-        return state.engine.chat_prompt(conversation.messages, **conversation.template_options)[1]
+        options = conversation.template_options
+        return state.engine.chat_prompt(conversation.messages, can_think=can_think, **options)[1]
 
     return await run_in_threadpool(ids)
 

@@ -235,6 +235,34 @@ def test_reasoning_can_be_turned_off(
     assert tokens(opening, **fields) == tokens(opening), "a template without the variable is unchanged"
 
 
+@pytest.mark.parametrize(
+    ("path", "count_path", "limit", "body"),
+    [
+        ("/v1/messages", "/v1/messages/count_tokens", "max_tokens", {"messages": MESSAGES, **fields})
+        for fields in (
+            {"tools": CLIENT_TOOLS},
+            {"tools": CLIENT_TOOLS, "tool_choice": {"type": "any"}},
+            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        )
+    ]
+    + [
+        ("/v1/responses", "/v1/responses/input_tokens", "max_output_tokens", {"input": MESSAGES, **fields})
+        for fields in (
+            {"text": {"format": {"type": "text"}}},
+            {"tools": FUNCTIONS, "tool_choice": "required"},
+            {"text": {"format": {"type": "json_object"}}},
+            {"structured_outputs": {"choice": [SAID]}},
+        )
+    ],
+)
+def test_tokens_are_counted_with_the_end_of_reasoning_that_a_form_closes(
+    opening: Server, path: str, count_path: str, limit: str, body: dict[str, Any]
+) -> None:
+    usage = answered(opening, path, {**body, limit: 1})["usage"]
+    counted = answered(opening, count_path, body)["input_tokens"]
+    assert counted == usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
+
+
 def test_models_with_levels_have_no_switch() -> None:
     conversation = Conversation(MESSAGES)
     assert styled(conversation, STYLES["channels"], thinks=False).chat_template_kwargs is None

@@ -100,14 +100,7 @@ def generation_of(body: MessagesBody, style: AnswerStyle, settings: ServerSettin
             "the results of the tools, or with a user message",
             param=path,
         )
-    output_format = body.output_config.format if body.output_config else None
-    own_form = None
-    if output_format is not None:
-        own_form = (
-            _OUTPUT_FORMAT,
-            {"json": parse_variant(output_format, {"json_schema": SchemaFormat}, _OUTPUT_FORMAT.name).schema},
-        )
-    field, form = one_form(own_form, body.structured_outputs, settings.structured_outputs)
+    field, form = one_form(own_form(body), body.structured_outputs, settings.structured_outputs)
     fields: dict[str, Any] = {"max_tokens": body.max_tokens, "structured_outputs": form}
     if body.stop_sequences is not None:
         fields["stop"] = body.stop_sequences
@@ -120,6 +113,15 @@ def generation_of(body: MessagesBody, style: AnswerStyle, settings: ServerSettin
         priority=priority_of(body, settings),
         reword=field_of(conversation, field, form).renamed,
     )
+
+
+def own_form(body: CountBody) -> tuple[FormField, dict[str, Any]] | None:
+    """Return the form of ``output_config.format``; None allows any text. Raises ``HttpRefusal`` for an unknown type."""
+    output_format = body.output_config.format if body.output_config else None
+    if output_format is None:
+        return None
+    wanted = parse_variant(output_format, {"json_schema": SchemaFormat}, _OUTPUT_FORMAT.name)
+    return _OUTPUT_FORMAT, {"json": wanted.schema}
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from ..generation import answer_style, prompt_ids
 from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, CountBody, MessagesBody, body_of
-from .conversations import conversation_of, generation_of, shows_thoughts
+from .conversations import conversation_of, generation_of, own_form, shows_thoughts
 from .rendering import MessageAnswer, error_body
 
 
@@ -40,9 +40,9 @@ async def count_tokens(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits), CountBody)
     state.check_model(body.model)
-    shows_thoughts(body)
     conversation = await run_in_threadpool(conversation_of, body, await answer_style(state))
-    return json_response({"input_tokens": len(await prompt_ids(state, conversation))})
+    ids = await prompt_ids(state, conversation, is_structured=own_form(body) is not None)
+    return json_response({"input_tokens": len(ids)})
 
 
 async def models(request: Request) -> Response:

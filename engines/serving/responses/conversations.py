@@ -199,6 +199,11 @@ def _tool_choice(body: ResponsesBody) -> ToolChoice:
     return ToolChoice(requires=True, name=name, repeats=repeats)
 
 
+def is_structured(body: ResponsesBody) -> bool:
+    """Return True if a body sets the format of the answer. Raises ``HttpRefusal`` for an unknown format."""
+    return body.structured_outputs is not None or _format(body.text) is not None
+
+
 def _format(text: dict[str, Any] | None) -> tuple[FormField, dict[str, Any]] | None:
     """Return the form of ``text.format``; None allows any text."""
     left = INERT_IN_TEXT.left_out(text or {}, ("format",), "text")

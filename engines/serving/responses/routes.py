@@ -21,7 +21,7 @@ from ..problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, ResponsesBody, body_of
-from .conversations import RENAMED, Item, conversation_of, generation_of
+from .conversations import RENAMED, Item, conversation_of, generation_of, is_structured
 from .references import resolved, responses_of
 from .rendering import ResponseAnswer, StoredResponse, listed_items
 
@@ -68,7 +68,7 @@ async def count_input(request: Request) -> Response:
     def conversation() -> Conversation:
         return conversation_of(body, _resolved(body, state), style)
 
-    tokens = await prompt_ids(state, await run_in_threadpool(conversation))
+    tokens = await prompt_ids(state, await run_in_threadpool(conversation), is_structured=is_structured(body))
     return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
