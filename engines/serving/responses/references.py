@@ -51,9 +51,9 @@ def resolved(items: Sequence[Any], responses: Mapping[str, bytes], max_bytes: in
         if full is None or full["id"] != identity:
             raise HttpRefusal(
                 404,
-                f"item {identity[:100]} not found: this server keeps only the items of the latest responses, in "
-                "memory, and none with store: false; fix: send the item itself, or start the server with a larger "
-                "--response-store-bytes",
+                f"item {identity[:100]} not found: an input refers to the items of stored responses by the ids that "
+                "this server gave them; it keeps only the latest responses, in memory, and none with store: false; "
+                "fix: send the item itself, or start the server with a larger --response-store-bytes",
                 param=f"input[{at}]",
                 code="item_not_found",
             )

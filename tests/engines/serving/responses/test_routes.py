@@ -436,6 +436,16 @@ def test_a_reference_to_an_item_that_is_not_stored_is_refused(calling_server: Se
         assert content["error"]["param"] == "input[1]"
 
 
+def test_a_reference_by_an_id_that_the_client_chose_is_refused(calling_server: Server) -> None:
+    """Although the item is listed with it."""
+    _, content = ask(calling_server, input=[{**USER, "id": "msg_mine"}])
+    _, _, listed = call(calling_server, "GET", f"/v1/responses/{content['id']}/input_items")
+    assert [each["id"] for each in json.loads(listed)["data"]] == ["msg_mine"]
+    status, content = ask(calling_server, input=[USER, {"type": "item_reference", "id": "msg_mine"}])
+    assert status == 404
+    assert "by the ids that this server gave them" in content["error"]["message"]
+
+
 def test_items_to_which_an_input_refers_are_bounded(calling_server: Server) -> None:
     long = ask(calling_server, input="word " * 300, max_output_tokens=1)[1]
     reference = {"type": "item_reference", "id": f"msg_{long['id'].removeprefix('resp_')}0000"}
