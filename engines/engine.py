@@ -479,7 +479,7 @@ class Engine:
         answer, and ``continue_final_message`` continues the last message instead. ``chat_template`` is a Jinja template
         for this conversation. Special tokens in the content (``<|im_end|>``) are encoded as special tokens, as in
         ``transformers`` and vLLM; remove them from untrusted text. No special tokens are added to the rendered text,
-        and the text of the result contains none.
+        and the text of the result contains none, except those around reasoning and calls (``answer_style``).
 
         The answer ends at the engine's end-of-text tokens, and at the special token that follows an answer in the
         template. Raises ``UsageError`` for invalid messages, messages that the template rejects, a conversation that is
@@ -532,8 +532,8 @@ class Engine:
     ) -> tuple[str, list[int]]:
         """Return the prompt that ``chat`` would give to the model: the rendered text and its token ids.
 
-        Unless the answer ``can_think``, as with structured outputs, reasoning that the template opens is closed at
-        once. Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
+        Unless the answer ``can_think``, as with structured outputs, open reasoning is closed at once. Raises
+        ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
         """
         written = self._factory.written(messages, can_think=can_think, **options)
         return written.text, written.ids

@@ -51,8 +51,10 @@ class ThoughtTags:
         return message.lstrip().startswith(self.begin) and self.end not in message
 
     def closed(self, prompt: str) -> str:
-        """Return a prompt that opens the reasoning with empty reasoning, as templates write it."""
-        return f"{prompt.rstrip()}{_BLANK}{_BLANK}{self.end}{_BLANK}{_BLANK}"
+        """Return a prompt that ends inside the reasoning with the end of the reasoning, as templates write it."""
+        begun = prompt.rstrip()
+        thought = _BLANK if begun.endswith(self.begin) else ""
+        return f"{begun}{thought}{_BLANK}{self.end}{_BLANK}{_BLANK}"
 
     def no_thought(self, *, in_thought: bool) -> str:
         """Return the Lark expression of any text that does not end inside the reasoning.

@@ -111,7 +111,7 @@ class Chat:
         last message may be the assistant's, which a new one then follows; by default, that is an error. Raises
         ``PromptTooLong`` if the number of characters alone shows that it cannot fit. With ``keep_last``, nothing is too
         long: the ids are those of the end of the text, at least the last ``keep_last``. Unless the answer
-        ``can_think``, reasoning that the template opens is closed at once.
+        ``can_think``, reasoning that the template opens, or that the last message begins, is closed at once.
         """
         continues = flag("continue_final_message", continue_final_message)
         opens = not continues if add_generation_prompt is None else flag("add_generation_prompt", add_generation_prompt)
@@ -140,10 +140,10 @@ class Chat:
         in_thought = False
         if (tags := self.style.thoughts) is not None:
             in_thought = tags.is_open_in(checked[-1]["content"]) if continues else opens and tags.is_open_after(text)
-            if in_thought and not (can_think or continues):
+            if in_thought and not can_think:
                 text, in_thought = tags.closed(text), False
         ids = self._ids(text, self._max_seq_len, keep_last)
-        return WrittenChat(text, ids, in_thought and can_think)
+        return WrittenChat(text, ids, in_thought)
 
     def _template(self, text: str | None) -> ChatTemplate:
         """Return the template that a conversation brings, or the engine's. Raises ``UsageError`` for a long one."""

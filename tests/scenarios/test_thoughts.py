@@ -199,6 +199,16 @@ def test_reasoning_that_the_prompt_opens_is_closed_before_a_form(opening_engine:
     assert engine.tokenizer.decode(output.prompt_token_ids).endswith("<think>\n")
 
 
+def test_reasoning_that_a_message_begins_is_closed_before_a_form(opening: Server, opening_engine: Engine) -> None:
+    begun: Any = [*MESSAGES, {"role": "assistant", "content": "<think>\nWarm"}]
+    text, ids = opening_engine.chat_prompt(begun, continue_final_message=True, can_think=False)
+    assert text == f"{MESSAGES[0]['content']}<think>\nWarm\n</think>\n\n"
+    body = {"messages": begun, "continue_final_message": True, **forced(SAID), "max_tokens": 50}
+    told = answered(opening, "/v1/chat/completions", body)
+    assert told["usage"]["prompt_tokens"] == len(ids)
+    assert told["choices"][0]["message"]["content"] == SAID
+
+
 def test_the_visible_part_of_an_answer_depends_on_its_prompt(talking_engine: Path, opening_engine: Engine) -> None:
     """Not on what the template usually opens."""
     template = OPENING.replace("add_generation_prompt", "add_generation_prompt and enable_thinking is not false")

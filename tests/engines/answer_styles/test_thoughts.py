@@ -132,6 +132,7 @@ def test_a_prompt_opens_reasoning_with_its_end() -> None:
     assert not THINK.is_open_after("What is <think>?\nassistant\n")
     assert not THINK.is_open_after("<think>\n\n</think>\n\n")
     assert [THINK.closed(f"a<think>{end}") for end in ("", "\n")] == ["a<think>\n\n</think>\n\n"] * 2
+    assert THINK.closed("a<think>\nWarm\n") == "a<think>\nWarm\n</think>\n\n"
     assert [THINK.is_open_in(text) for text in ("<think>So", "\n<think>", "So", "<think>So</think>Warm")] == [
         True, True, False, False,
     ]  # fmt: skip
