@@ -14,7 +14,10 @@ Tools = Sequence[Mapping[str, Any]]  # in OpenAI's format
 
 
 class AnswerForm(Enum):
-    """What a grammar ensures of an answer, so that its reader need not guess."""
+    """A kind of answer that a grammar ensures, so that the reader need not guess.
+
+    ``ANY`` answer may contain calls. In ``TEXT_THEN_CALLS``, whatever begins a call is one, and only calls follow it.
+    """
 
     ANY = auto()
     TEXT_THEN_CALLS = auto()
