@@ -13,7 +13,7 @@ class Settling:
     """The rounds since a change; they have settled when many, or long ones, have passed."""
 
     def __init__(self) -> None:
-        self._seconds, self._rounds = 0.0, 0
+        self.begin()
 
     def begin(self) -> None:
         """Start again: the next round is the first one after a change."""

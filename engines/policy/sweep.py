@@ -48,7 +48,7 @@ class Sweep:
         """``counts`` must begin with 0."""
         self.counts, self.max_drafts = tuple(counts), max(counts)
         self._rows, self._at, self._timed = rows, 0, list[float]()
-        self._is_first = True  # a round after another K reads less of its data from the processor's caches
+        self._is_untimed = True  # a round after another K reads less of its data from the processor's caches
         self._settling = Settling()  # after a change between drafts and none
         self._running = self.counts
         self._cycle: dict[int, float] = {}  # K -> seconds of a round
@@ -75,15 +75,15 @@ class Sweep:
             return
         if observed.k != self._running[self._at] or observed.verified != observed.k:
             return
-        if self._is_first:
+        if self._is_untimed:
             self._settling.add(observed.seconds)
-            self._is_first = self._at < 2 and not self._settling.has_ended
+            self._is_untimed = self._at < 2 and not self._settling.has_ended
             return
         self._timed.append(observed.seconds)
         if len(self._timed) < _TIMED:
             return
         self._cycle[observed.k] = min(self._timed)
-        self._timed, self._at, self._is_first = [], (self._at + 1) % len(self._running), True
+        self._timed, self._at, self._is_untimed = [], (self._at + 1) % len(self._running), True
         self._settling.begin()
         if self._at == 0:
             self._cycles.append(self._cycle)
