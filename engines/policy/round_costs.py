@@ -32,7 +32,8 @@ class RoundCosts:
     are pooled. ``num_ratios`` is the number of observed ratios.
 
     Rounds without drafts are observed once they have settled (``Settling``). Before, they are slower than later ones,
-    so the first few are observed only if they are nevertheless far faster than assumed.
+    so the first few are observed only if they are nevertheless far faster than assumed. The first round that verifies
+    drafts after rounds without is slower too, and not observed.
     """
 
     def __init__(self, assumed: Sequence[float], ratios: float) -> None:
@@ -43,6 +44,7 @@ class RoundCosts:
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
         self._alike = 0  # last rounds of the same K
         self._untimed: dict[int, int] = {}
+        self._had_drafts = True  # whether the last round had
         self._settling, self._fresh = Settling(), list[float]()  # rounds without drafts since the last drafts
 
     def begin(self) -> None:
@@ -52,6 +54,7 @@ class RoundCosts:
 
     def add(self, k: int, seconds: float) -> None:
         """Record a round that verified and drafted ``k``."""
+        had_drafts, self._had_drafts = self._had_drafts, k > 0
         self._untimed[k] = self._untimed.get(k, 0) + 1
         if self._untimed[k] <= _UNTIMED or seconds <= 0:
             return
@@ -59,6 +62,8 @@ class RoundCosts:
         if k:
             self._settling.begin()
             self._fresh.clear()
+            if not had_drafts:
+                return
         elif not self._settling.has_ended:
             self._settling.add(seconds)
             self._add_fresh(now)

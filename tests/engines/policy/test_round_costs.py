@@ -46,6 +46,20 @@ def test_drafts_are_compared_with_the_rounds_before_them_at_once() -> None:
     assert costs.ratio(2) == pytest.approx(DRAFTS / PLAIN, rel=0.15)
 
 
+def test_the_first_round_that_verifies_drafts_after_rounds_without_is_not_compared() -> None:
+    costs = known()
+    for k, rounds, seconds in ((2, 3, DRAFTS), (0, 60, PLAIN)):
+        for _ in range(rounds):
+            costs.add(k, seconds)
+        costs.begin()
+    for _ in range(9):
+        costs.add(0, PLAIN)
+    costs.add(2, 10 * DRAFTS)
+    assert costs.num_ratios == 0
+    costs.add(2, DRAFTS)
+    assert costs.num_ratios == 1
+
+
 def test_rounds_directly_after_drafts_are_compared_if_drafts_are_far_dearer_than_assumed() -> None:
     costs = RoundCosts([1.0, 1.1, 1.2], 0.5)
     for _ in range(5):
