@@ -141,7 +141,12 @@ def _words(name: str, value: Any) -> list[str]:
         return [_flag(name)]
     if value is None:
         return []
-    return [_flag(name), ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    values = value if isinstance(value, tuple) else (value,)
+    return [_flag(name), ",".join(map(_text, values))]
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _require_distinct(flag: str, values: tuple[object, ...]) -> None:

@@ -101,21 +101,29 @@ def write_page(path: Path, result: BenchResult) -> None:
 def page(result: BenchResult) -> str:
     """Return the report of a benchmark as HTML."""
     title = _TITLE + " and ".join(text.partition(": ")[0] for name, text in result.origin if _is_subject(name))
+    names = [*dict.fromkeys(each.mode for each in result.figures)]
     parts = [
         *_verdict(result),
+        _links(result),
         "<h2>Origin</h2>",
         html_table((), result.origin, "facts"),
         f"<p>This command measured the figures:</p><pre>{escape(result.command)}</pre>",
         *(f'<p class="faint">{escape(note)}</p>' for note in result.notes),
     ]
-    for figures in result.levels:
-        parts += _level(result, figures)
-    parts += _sweep(result)
+    for at, figures in enumerate(result.levels):
+        parts += [f'<section id="level{at}">', *_level(result, figures, names), "</section>"]
+    parts += ['<section id="all">', *_sweep(result, names), "</section>"]
     parts += [
         "<h2>Meaning of the figures</h2>",
         f"<p>{_MEANING}</p>",
     ]
     return html_page(title, parts)
+
+
+def _links(result: BenchResult) -> str:
+    """Return links to the levels, and to the section that compares them; nothing if there is one level."""
+    links = [f'<a href="#level{at}">{escape(level_name(each[0]))}</a>' for at, each in enumerate(result.levels)]
+    return f'<p>{"; ".join(links)}; <a href="#all">comparison</a></p>' if links[1:] else ""
 
 
 def _is_subject(name: str) -> bool:
@@ -138,7 +146,7 @@ def _verdict(result: BenchResult) -> Iterator[str]:
         yield f"<p>In every mode, the engines generated the same text as in plain decoding{where}.</p>"
 
 
-def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]:
+def _level(result: BenchResult, figures: Sequence[ModeFigures], names: Sequence[str]) -> Iterator[str]:
     yield f"<h2>{escape(level_name(figures[0])).capitalize()}</h2>"
     yield f'<p class="faint">{figures[0].turns} turns of each mode</p>'
     yield "<h3>Speed</h3>" + _table(*speed_rows(figures))
@@ -150,13 +158,13 @@ def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]
     if drafting:
         yield "<h3>Acceptance by position</h3>" + _table(*position_rows(drafting))
         rates = {each.mode: [*enumerate(rates_of(each.acceptance), 1)] for each in drafting}
-        yield line_chart(rates, "draft position", "share of rounds that accepted the draft")
+        yield line_chart(rates, "draft position", "share of rounds that accepted the draft", names=names)
     if len(figures[0].categories) > 1:
         yield "<h3>By category</h3>" + _table(*category_rows(figures))
         yield from _positions_by_category(drafting)
     yield "<h3>Latency</h3>" + _table(*latency_rows(figures))
     curves = {each.mode: _cumulative(each.inter_token) for each in figures if each.inter_token}
-    yield line_chart(curves, "milliseconds per token", "share of tokens (%), up to 95", marks=False)
+    yield line_chart(curves, "milliseconds per token", "share of tokens (%), up to 95", marks=False, names=names)
     if passes := result.passes_beside(figures[0]):
         yield "<h3>Cost of a pass</h3>" + _table(*pass_rows(passes)) + _cost_by_columns(passes)
 
@@ -215,7 +223,7 @@ def _cost_by_columns(passes: Sequence[PassFigures]) -> str:
     return line_chart(lines, "columns of the pass", "milliseconds")
 
 
-def _sweep(result: BenchResult) -> Iterator[str]:
+def _sweep(result: BenchResult, names: Sequence[str]) -> Iterator[str]:
     """Yield the table of all levels and, for each temperature, charts by concurrency, if there are any."""
     temperatures = _temperatures(result)
     if sweep := sweep_rows(result):
@@ -223,10 +231,10 @@ def _sweep(result: BenchResult) -> Iterator[str]:
         yield f"<h2>By {by}</h2>" + _table(*sweep)
     if len({each.concurrency for each in result.figures}) > 1:
         for temperature in temperatures:
-            yield from _by_concurrency([each for each in result.figures if each.temperature == temperature])
+            yield from _by_concurrency([each for each in result.figures if each.temperature == temperature], names)
 
 
-def _by_concurrency(figures: Sequence[ModeFigures]) -> Iterator[str]:
+def _by_concurrency(figures: Sequence[ModeFigures], names: Sequence[str]) -> Iterator[str]:
     """Yield the charts of one temperature."""
     for title, is_total in (("tokens per second of one user", False), ("tokens per second of all users", True)):
         lines: dict[str, list[tuple[float, float]]] = {}
@@ -234,7 +242,7 @@ def _by_concurrency(figures: Sequence[ModeFigures]) -> Iterator[str]:
             speed = each.total_speed if is_total else each.user_speed
             if speed.median:
                 lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
-        yield line_chart(lines, "concurrent requests", ", ".join([title, *temperature_name(figures[0])]))
+        yield line_chart(lines, "concurrent requests", ", ".join([title, *temperature_name(figures[0])]), names=names)
 
 
 def _temperatures(result: BenchResult) -> list[float | None]:

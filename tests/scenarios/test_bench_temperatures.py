@@ -47,7 +47,15 @@ def test_every_mode_is_measured_at_every_temperature_and_keeps_its_text(result: 
     assert result.identical is True
     assert {(each.temperature, each.columns) for each in result.passes} >= {(0.0, 1), (0.0, 3), (0.9, 1), (0.9, 3)}
     assert result.methods.keys() == {each.mode for each in result.figures}
-    assert result.command.endswith("--concurrency 1,2 --temperature 0.0,0.9 --price-per-hour 2.0 --threads 1")
+    assert result.command.endswith("--concurrency 1,2 --temperature 0,0.9 --price-per-hour 2 --threads 1")
+
+
+def test_the_page_begins_with_links_to_all_levels(result: BenchResult) -> None:
+    links = re.findall(r'href="#([^"]+)">([^<]+)<', page(result).partition("<h2>")[0])
+    assert len(links) == 5
+    for target, name in links[:-1]:
+        assert re.search(rf'<section id="{target}">\n<h2>{name}</h2>', page(result), re.IGNORECASE)
+    assert '<section id="all">' in page(result)
 
 
 def test_text_of_a_temperature_is_that_of_a_run_at_this_temperature_alone(

@@ -37,7 +37,9 @@ polyline { fill: none; stroke: var(--c); stroke-width: 2; } circle { fill: var(-
 .legend span::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
   border-radius: 2px; background: var(--c); vertical-align: -1px; }
 .legend .dashed::before { background: repeating-linear-gradient(90deg, var(--c) 0 .2rem, transparent .2rem .3rem); }
-@media (max-width: 36rem) { svg text { font-size: 19px; } }
+@media (max-width: 36rem) {
+  svg text { font-size: 19px; } .facts td:first-child { white-space: normal; min-width: 5.5rem; overflow-wrap: normal; }
+}
 .warn { border-left: 4px solid #c0392b; padding-left: .7rem; } .faint { color: var(--faint); }
 """
 

@@ -13,11 +13,15 @@ COLOURS = 8  # classes c0 .. c7 of the page
 _TICKS = 5
 
 
-def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, marks: bool = True) -> str:
+def line_chart(
+    series: Mapping[str, Points], x_title: str, y_title: str, *, marks: bool = True, names: Sequence[str] = ()
+) -> str:
     """Return a chart of lines with a legend, or nothing without points.
 
-    ``marks`` draws every point. The horizontal axis begins at the smallest x, the vertical one at 0.
+    ``marks`` draws every point. The horizontal axis begins at the smallest x, the vertical one at 0. ``names`` are
+    those of all lines on a page: a line then has the same colour in every chart.
     """
+    places = {name: at for at, name in enumerate(names or series)}
     lines = {name: [point for point in points if all(map(math.isfinite, point))] for name, points in series.items()}
     every = [point for points in lines.values() for point in points]
     if not every:
@@ -36,7 +40,7 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, mark
     summary = f"{y_title} by {x_title}: {'; '.join(lines)}"
     parts = [
         '<figure><div class="legend">',
-        *(f'<span class="{_class(at)}">{escape(name)}</span>' for at, name in enumerate(lines)),
+        *(f'<span class="{_class(places[name])}">{escape(name)}</span>' for name in lines),
         f'</div><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(summary)}">',
         f'<text x="4" y="14">{escape(y_title)}</text>',
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{escape(x_title)}</text>',
@@ -50,9 +54,9 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, mark
         f'<text x="{across(x):.1f}" y="{below}" text-anchor="middle">{x:g}</text>'
         for x in _marks([x for x, _ in every])
     ]
-    for at, points in enumerate(lines.values()):
+    for name, points in lines.items():
         path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in sorted(points))
-        parts.append(f'<g class="{_class(at)}"><polyline points="{path}"/>')
+        parts.append(f'<g class="{_class(places[name])}"><polyline points="{path}"/>')
         if marks:
             parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5"/>' for x, y in points]
         parts.append("</g>")

@@ -69,11 +69,11 @@ def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
 
 
 def _types(report: Mapping[str, Any], table: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return rows of types; the first is the type of everything that no other row names."""
+    """Return rows of types; "everything else" is what no other row names."""
     wide = [("everything else", report["wide"])] if "wide" in report else []
     rows = dict(rows_of(table))
     excluded = rows.pop("exclude", "")
-    return [*wide, *rows.items(), *([("excluded", excluded)] if excluded else [])]
+    return [*rows.items(), *wide, *([("excluded", excluded)] if excluded else [])]
 
 
 def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:

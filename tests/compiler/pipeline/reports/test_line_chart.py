@@ -50,6 +50,17 @@ def test_sixteen_lines_look_different() -> None:
         assert len({*classes}) == len(classes) == 16
 
 
+def test_a_line_has_the_same_colour_in_every_chart_of_a_page() -> None:
+    names = ["plain", "K = 2", "K = 4"]
+    classes = [
+        re.findall(
+            r'<g class="([^"]+)"', line_chart({name: [(1, 1.0)] for name in shown}, "K", "tokens/s", names=names)
+        )
+        for shown in (names, names[1:], names[2:])
+    ]
+    assert classes == [["c0", "c1", "c2"], ["c1", "c2"], ["c2"]]
+
+
 def test_values_that_are_not_numbers_are_left_out() -> None:
     assert line_chart({}, "x", "y") == line_chart({"a": [(1, math.nan)]}, "x", "y") == ""
     assert line_chart({"a": [(1, math.inf), (2, 3.0)]}, "x", "y").count("<circle") == 1
