@@ -14,6 +14,7 @@ from peagle.compiler.bench.printing import report
 from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.bench.run import BenchRun
 from peagle.compiler.bench.summary import FirstDifference
+from tests.engines.serving.browser import Browser
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,21 @@ def test_the_page_begins_with_links_to_all_levels(result: BenchResult) -> None:
     for target, name in links[:-1]:
         assert re.search(rf'<section id="{target}">\n<h2>{name}</h2>', page(result), re.IGNORECASE)
     assert '<section id="all">' in page(result)
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_the_page_fits_on_desktops_and_phones_and_is_light_or_dark(
+    browser: Browser, result: BenchResult, tmp_path: Path, width: int, *, is_dark: bool
+) -> None:
+    (tmp_path / "bench.html").write_text(page(result), encoding="utf-8")
+    with browser.open((tmp_path / "bench.html").as_uri(), width, is_dark=is_dark) as shown:
+        shown.until("document.querySelectorAll('svg').length > 8")
+        assert shown.value("document.documentElement.scrollWidth <= innerWidth")
+        back = shown.value("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", back))) < 60) == is_dark
+        assert shown.value("performance.getEntriesByType('resource').length") == 0
+        assert shown.complaints == []
 
 
 def test_text_of_a_temperature_is_that_of_a_run_at_this_temperature_alone(
