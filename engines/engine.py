@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, get_args
@@ -20,6 +20,7 @@ from .backends.profiling import EngineProfile, Profiler
 from .draft_options import Decoding, DraftDefaults, drafts_of, engine_with, with_drafter
 from .folder.checks import Check, check_files, files_to_hash
 from .folder.manifest import Manifest
+from .folder.one_folder import from_one_folder
 from .free_memory import free_memory, return_freed_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
@@ -40,7 +41,6 @@ MAX_QUEUE_SIZE = 256
 MAX_PRIORITY = (1 << 31) - 1
 _CYCLES, _FEW, _PATIENCE = 16, 3, 3  # of `measure_rounds`: cycles through all K, those within its time, times that time
 _TIMED_CALLS, _TIMED_TOKENS = 48, 64
-_LOADS = 3  # attempts to load a folder that other commands replace meanwhile
 _PREFIX_SHARE, _MAX_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
@@ -190,7 +190,7 @@ class Engine:
                 checked="hashes" if hashed.keys() == manifest.files.keys() else check,
             )
 
-        engine = _from_one_folder(folder, open_once)
+        engine = from_one_folder(folder, open_once)
         for each in further:
             engine.load_drafter(each)
         if flag("auto_draft", auto_draft):
@@ -596,37 +596,6 @@ class Engine:
         submission = Submission(request.prompt, request.delivery)
         self._loop.submit([request], waits=waits)
         return submission
-
-
-def _from_one_folder(path: Path, open_once: Callable[[], Engine]) -> Engine:
-    """Return an engine whose files are all from one folder: each is opened by its path, which a build may replace."""
-    for _ in range(_LOADS):
-        before = _identity(path)
-        try:
-            engine = open_once()
-        except EnvironmentProblem:
-            if _identity(path) == before:
-                raise
-            continue
-        if _identity(path) == before:
-            return engine
-        engine.close()
-        del engine
-        return_freed_memory()
-    raise EnvironmentProblem(
-        f"{path} was replaced while it was loaded",
-        why=f"in each of {_LOADS} attempts, a command published another engine in its place",
-        fix="load the engine again when no command replaces it",
-    )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes a folder from another one at the same path; None if there is none."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
