@@ -26,6 +26,7 @@ PREFIX = "SM_PEAGLE_"
 CHANNEL = "eagle"
 _OF_VLLM = "SM_VLLM_"
 _READ_OF_VLLM = ("SM_VLLM_SPECULATIVE_CONFIG",)
+_NEVER_EMPTY = ("--api-key",)  # without a key, everybody could use the server
 _MODEL, _ADDITIONAL = "model", "additional-model-data-sources"
 # SageMaker connects to this port on any address, and kills a container 30 seconds after SIGTERM.
 CONTRACT = {"host": "0.0.0.0", "port": "8080", "drain_timeout": "25"}
@@ -70,7 +71,8 @@ def find_engine(base: Path) -> Path:
 def options_of(environment: Mapping[str, str], flags: Collection[str]) -> dict[str, tuple[str, Any]]:
     """Return the options set by variables: for each flag the variable and its value, a string or a list of them.
 
-    ``flags`` are the known flags, such as ``--max-batch-size``. Raises ``UsageError`` for a variable without a flag.
+    ``flags`` are the known flags, such as ``--max-batch-size``. An empty variable counts as unset, except an API key,
+    which ``serve`` then refuses. Raises ``UsageError`` for a variable without a flag.
     """
     options: dict[str, tuple[str, Any]] = {}
     for variable in sorted(name for name in environment if name.startswith(PREFIX)):
@@ -81,7 +83,7 @@ def options_of(environment: Mapping[str, str], flags: Collection[str]) -> dict[s
                 why=f"the options are {', '.join(sorted(flags))}",
                 fix="correct the variable's name, or unset it",
             )
-        if environment[variable]:
+        if environment[variable] or flag in _NEVER_EMPTY:
             options[flag] = variable, _value(environment[variable])
     return options
 

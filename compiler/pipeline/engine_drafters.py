@@ -177,13 +177,13 @@ def list_drafters(engine: Path) -> list[EngineDrafter]:
     ]
 
 
-def remove_drafter(engine: Path, name: str) -> EngineDrafter:
+def remove_drafter(engine: Path, name: str, progress: Progress | None = None) -> EngineDrafter:
     """Remove an added drafter and its files from an engine, and return its description.
 
-    A process that has loaded the drafter continues to use it. Raises ``UsageError`` for a drafter that cannot be
-    removed.
+    A process that has loaded the drafter continues to use it. ``progress`` shows if another command uses the engine.
+    Raises ``UsageError`` for a drafter that cannot be removed.
     """
-    with writing(engine, 0), changing(engine):
+    with writing(engine, 0), changing(engine, progress):
         manifest = Manifest.read(engine)
         removed = next((each for each in list_drafters(engine) if each.name == name), None)
         if removed is None or name == BUILT_IN:

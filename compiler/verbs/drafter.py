@@ -133,7 +133,8 @@ def drafter_list(engine: EngineFolder, as_json: Json = False) -> None:
 
 
 @interruptible("`peagle-compile drafter list` shows whether the engine still has the drafter")
-def drafter_remove(engine: EngineFolder, name: Name, as_json: Json = False) -> None:
+@with_verbosity
+def drafter_remove(engine: EngineFolder, name: Name, verbosity: Verbosity, as_json: Json = False) -> None:
     """Remove an added drafter from an engine, with its files.
 
     Processes that have loaded the drafter keep using it. The drafter that the engine was built with cannot be removed.
@@ -142,7 +143,8 @@ def drafter_remove(engine: EngineFolder, name: Name, as_json: Json = False) -> N
     """
     from ..pipeline.engine_drafters import remove_drafter
 
-    removed = remove_drafter(engine, name)
+    with verbosity.work() as progress:
+        removed = remove_drafter(engine, name, progress)
     if as_json:
         emit(_fields(removed))
     else:

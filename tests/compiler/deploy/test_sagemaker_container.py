@@ -155,6 +155,16 @@ def test_invalid_variable_is_named(
     assert f"error: {variable}" in done.err
 
 
+def test_an_empty_key_does_not_leave_the_server_open(
+    cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").symlink_to(demo_engine)
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
+    monkeypatch.setenv("SM_PEAGLE_API_KEY", "")
+    done = cli("serve")
+    assert (done.code, "--api-key is empty" in done.err) == (2, True)
+
+
 def test_the_contract_s_address_is_the_default() -> None:
     assert (CONTRACT["host"], CONTRACT["port"]) == ("0.0.0.0", "8080")
     assert float(CONTRACT["drain_timeout"]) < 30

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 
 from peagle.compiler.console import exit_cleanup
+from peagle.compiler.console.progress import Advance
 from peagle.compiler.pipeline import engine_drafters
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, list_drafters, remove_drafter
 from peagle.compiler.pipeline.graph_stages import attach
 from peagle.compiler.request.request import HeadOptions
 from peagle.compiler.request.verb_options import BUILD
+from peagle.compiler.store.locks import locked
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, Manifest
@@ -294,6 +297,23 @@ def test_removing_a_drafter_restores_the_engine(engine: Path, head: Path, eagle3
     remove_drafter(engine, "new")
     assert content_of(engine) == before
     assert not (engine / "drafters").exists()
+
+
+def test_removing_a_drafter_shows_that_it_waits_for_another_command(engine: Path, head: Path) -> None:
+    add_drafter(DrafterRequest(engine, str(head)))
+    steps, others = list[str](), ExitStack()
+
+    class Recorded:
+        @contextmanager
+        def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
+            del total
+            steps.append(text)
+            others.close()
+            yield lambda _: None
+
+    others.enter_context(locked(engine))
+    remove_drafter(engine, "other", Recorded())
+    assert steps == [f"wait for another command that uses {engine}"]
 
 
 @pytest.mark.parametrize(
