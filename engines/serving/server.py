@@ -133,10 +133,16 @@ class _Uvicorn(uvicorn.Server):
         self._state, self.ends_at_once = state, False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for running requests, as uvicorn does, but not longer than ``drain_seconds``."""
-        end = asyncio.create_task(self._end())
-        await super().shutdown(sockets)
+        """Wait for running requests, as uvicorn does, but not longer than ``drain_seconds``.
+
+        What still runs then is cancelled with the event loop. Setting ``force_exit`` would not do: from Python 3.12 on,
+        uvicorn then still waits until every connection is closed.
+        """
+        whole, end = asyncio.create_task(super().shutdown(sockets)), asyncio.create_task(self._end())
+        await asyncio.wait({whole, end}, return_when=asyncio.FIRST_COMPLETED)
         end.cancel()
+        if whole.done():
+            await whole
 
     async def _end(self) -> None:
         last = time.monotonic() + self._state.limits.drain_seconds
@@ -144,7 +150,6 @@ class _Uvicorn(uvicorn.Server):
             await asyncio.sleep(_POLL_SECONDS)
         self._state.ends.set()
         await asyncio.sleep(END_SECONDS)
-        self.force_exit = True  # what still runs is cancelled with the event loop
 
 
 class _Connection(H11Protocol):

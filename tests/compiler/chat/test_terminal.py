@@ -52,6 +52,11 @@ class Terminal:
         taken, self._seen = self._seen[: match.end()], self._seen[match.end() :]
         return taken
 
+    @property
+    def unread(self) -> str:
+        """The screen output since the last match."""
+        return self._seen
+
     def _read(self) -> bool:
         if not select.select([self._master], [], [], 1.0)[0]:
             return True
@@ -134,7 +139,7 @@ def test_chat_streams_remembers_interrupts_and_exits(terminal: Terminal, talking
     terminal.type("\x03")
     terminal.until(PROMPT)
     terminal.type("\x04")
-    assert terminal.ended() == 0
+    assert terminal.ended() == 0, terminal.unread
 
 
 @pytest.mark.parametrize(
