@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 
 from peagle.compiler.console import exit_cleanup
-from peagle.compiler.console.progress import Advance
 from peagle.compiler.pipeline import engine_drafters
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, list_drafters, remove_drafter
@@ -31,6 +30,7 @@ from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, Manifest
 from peagle.engines.folder.records import FileEntry, Speculation
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from tests.models import Pair
+from tests.recorded_steps import RecordedSteps
 
 
 @pytest.fixture
@@ -301,19 +301,11 @@ def test_removing_a_drafter_restores_the_engine(engine: Path, head: Path, eagle3
 
 def test_removing_a_drafter_shows_that_it_waits_for_another_command(engine: Path, head: Path) -> None:
     add_drafter(DrafterRequest(engine, str(head)))
-    steps, others = list[str](), ExitStack()
-
-    class Recorded:
-        @contextmanager
-        def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-            del total
-            steps.append(text)
-            others.close()
-            yield lambda _: None
-
+    others = ExitStack()
+    progress = RecordedSteps(others.close)
     others.enter_context(locked(engine))
-    remove_drafter(engine, "other", Recorded())
-    assert steps == [f"wait for another command that uses {engine}"]
+    remove_drafter(engine, "other", progress)
+    assert progress.steps == [f"wait for another command that uses {engine}"]
 
 
 @pytest.mark.parametrize(

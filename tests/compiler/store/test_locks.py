@@ -7,16 +7,16 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
-from peagle.compiler.console.progress import Advance
 from peagle.compiler.store.locks import SharedLock, locked, locked_file, locked_for_reading, locked_if_free
 from peagle.plugins.errors import EnvironmentProblem
 from tests.attacks.world import guarded
+from tests.recorded_steps import RecordedSteps
 
 SECONDS = 30.0
 
@@ -44,21 +44,13 @@ def test_readers_share_a_lock_that_excludes_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lock", [locked, locked_for_reading])
 def test_only_a_wait_for_a_lock_is_a_step(tmp_path: Path, lock: Callable[..., AbstractContextManager[None]]) -> None:
-    steps, others = list[str](), ExitStack()
-
-    class Recorded:
-        @contextmanager
-        def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-            del total
-            steps.append(text)
-            others.close()
-            yield lambda _: None
-
-    with lock(tmp_path, Recorded()):
-        assert not steps
+    others = ExitStack()
+    progress = RecordedSteps(others.close)
+    with lock(tmp_path, progress):
+        assert not progress.steps
     others.enter_context(locked(tmp_path))
-    with lock(tmp_path, Recorded()):
-        assert steps == [f"wait for another command that uses {tmp_path}"]
+    with lock(tmp_path, progress):
+        assert progress.steps == [f"wait for another command that uses {tmp_path}"]
 
 
 def test_missing_or_linked_lock_is_not_free(tmp_path: Path) -> None:
