@@ -15,7 +15,9 @@ few rounds and then that share. If nothing is drafted, a probe is one round that
 prompt, and two that verify; it continues while drafts are accepted. If drafts would not pay even in a text that is far
 easier to draft than the others, only every other one of these probes runs.
 
-The policy depends only on the rounds that are reported to it. It uses no clock and no random numbers.
+The policy depends only on the rounds that are reported to it. It uses no clock and no random numbers. Passes evict its
+code and data from the processor's caches, so even a few calls take a hundredth of a round of the smallest models. While
+nothing is drafted, eight rounds are therefore learned at once.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ _SURPRISE_FACTOR = 1.1  # a probe this much better than expected is a surprise
 _PROBED = 2  # drafts of a probe while nothing is drafted
 _EASIER_ODDS = 8.0  # factor of the odds of acceptance in a text that is far easier to draft than the others
 _RARE_PROBES = 2  # one in so many probes runs if drafts would not even pay in such a text
+_TOGETHER = 8  # rounds without drafts that are learned at once
 _WAIT = 8  # rounds without drafts after texts have ended, even if the fewer texts that are left would gain from drafts
 _CARRIED_WEIGHT = 2.0  # weight, in ratios, of costs carried over from rounds of another kind
 
@@ -115,11 +118,15 @@ class Adaptive:
         # Of the last round, whose requests may have ended and refer to this policy.
         self._found = ref(RoundAhead((), 0)), _KindStats(start, RoundCosts([1.0], 1.0), 1)
         self._running: list[int] = []
+        self._at_rest: ref[RoundAhead] | None = None  # rounds of this kind have no drafts, and are learned later
+        self._unlearned: list[float] = []  # seconds of these
         self._num_counted = 0  # outcomes that rates were learned from
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return K of this round: the probe's, else the current one, unless another is better by a margin."""
+        if self._rests(ahead):
+            return 0
         if self._waits_for_prompts(ahead):
             return 0
         stats = self._stats_of(ahead)
@@ -156,8 +163,14 @@ class Adaptive:
         return self._stats_of(replace(ahead, busy=ahead.busy + ahead.joining)).k == 0
 
     def _best(self, ahead: RoundAhead, stats: _KindStats) -> int:
-        """Return the K with the highest value, or the current one if no other is better by a margin."""
-        values = self.values(ahead)
+        """Return the K with the highest value, or the current one if no other is better by a margin.
+
+        Drafts that bring less than this margin are given up, whatever they seem to cost: it is never less than nothing.
+        """
+        tokens = self._tokens(ahead)
+        if stats.k and tokens[stats.k] < FEWER * tokens[0]:
+            return 0
+        values = self._valued(tokens, stats.costs.shape(), ahead.min_drafts)
         best = max(self.counts, key=values.__getitem__)
         margin = MORE if best > stats.k else FEWER
         return best if values[best] > margin * values[stats.k] else stats.k
@@ -183,6 +196,9 @@ class Adaptive:
 
     def learn(self, observed: ObservedRound) -> None:
         """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
+        if self._is_put_off(observed):
+            return
+        self._learn_unlearned()
         stats = self._stats_of(observed.ahead)
         waited = observed.k == 0 and self._waits_for_prompts(observed.ahead)
         if observed.k == 0 and self._waits_after_ends(observed.ahead, stats):
@@ -207,10 +223,36 @@ class Adaptive:
         elif waited:
             pass
         elif observed.k == stats.k:
-            self._save(stats, observed.ahead)
+            self._save(stats)
+            self._probe_if_covered(stats, observed.ahead)
+            if stats.k == 0 and stats.probe is None and stats.since >= DWELL and self.choose(observed.ahead) == 0:
+                self._at_rest = ref(observed.ahead)
         elif self.choose(observed.ahead) == observed.k:  # otherwise it was launched before the last probe ended
             stats.change(observed.k)
             self._share = SHARE
+
+    def _rests(self, ahead: RoundAhead) -> bool:
+        """Return True if nothing is drafted for these texts until the next round is learned."""
+        return self._at_rest is not None and self._at_rest() is ahead
+
+    def _is_put_off(self, observed: ObservedRound) -> bool:
+        """Return True if the round had no drafts, like those before it, and is learned with a later one."""
+        if observed.k or not self._rests(observed.ahead):
+            return False
+        if observed.seconds is None or len(self._unlearned) == _TOGETHER - 1:
+            return False
+        self._unlearned.append(observed.seconds)
+        return True
+
+    def _learn_unlearned(self) -> None:
+        self._at_rest = None
+        if self._last is None or not self._unlearned:
+            return
+        for seconds in self._unlearned:
+            self._last.costs.add(0, seconds)
+        self._last.since += len(self._unlearned)
+        self._save(self._last, len(self._unlearned))
+        self._unlearned.clear()
 
     def values(self, ahead: RoundAhead) -> list[float]:
         """Return the expected value of each K = 0 .. ``max_drafts``: tokens per second, up to a common factor."""
@@ -253,10 +295,14 @@ class Adaptive:
             self._share = min(2 * self._share, SHARE)
         return rates
 
-    def _save(self, stats: _KindStats, ahead: RoundAhead) -> None:
-        """Save a share of a round, and start a probe if the savings cover it."""
+    def _save(self, stats: _KindStats, rounds: int = 1) -> None:
+        """Save a share of every round."""
+        share = self._share * (ON_SHARE if stats.k else OFF_SHARE)
+        self._account = min(self._account + rounds * share, _MAX_SAVED)
+
+    def _probe_if_covered(self, stats: _KindStats, ahead: RoundAhead) -> None:
+        """Start a probe if the savings cover it."""
         is_off = stats.k == 0
-        self._account = min(self._account + self._share * (OFF_SHARE if is_off else ON_SHARE), _MAX_SAVED)
         if stats.since < DWELL or self._account < stats.price or self.max_drafts == 0:
             return
         k, values = self._candidate(stats), self.values(ahead)

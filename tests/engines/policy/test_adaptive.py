@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.engines.policy.adaptive import Adaptive
+from peagle.engines.policy.adaptive import _TOGETHER, Adaptive
 from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead, RoundRow, spaced_counts
 from peagle.engines.policy.prior import Prior, measured, tokens_by_k
 
@@ -59,12 +59,14 @@ class Machine:
 
     def run(self, texts: Sequence[Sequence[float]], tokens: int, busy: int = 1) -> Machine:
         dice, waiting, rows, pace = random.Random(self.seed), list(texts), list[Text](), 0.0
+        ahead = RoundAhead((), 0)
         while waiting or rows:
             while waiting and len(rows) < busy:
                 rows.append(Text(waiting.pop(0), tokens, unread=self.reading / busy))
             for text in rows:
                 text.rates = self.turns.get(len(self.ks), text.rates)
-            ahead = RoundAhead([RoundRow(text, "peagle-chain") for text in rows], len(rows))
+            if [row.text for row in ahead.rows] != rows:  # as the scheduler, which reuses it while requests run on
+                ahead = RoundAhead([RoundRow(text, "peagle-chain") for text in rows], len(rows))
             k = self.k if self.policy is None else self.policy.choose(ahead)
             outcomes = [self._outcome(text, k, dice) for text in rows]
             verified = max(drafted for drafted, _ in outcomes)
@@ -98,11 +100,12 @@ def adaptive(start: int = 4) -> Adaptive:
 
 
 @pytest.mark.parametrize("busy", [1, 4])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_random_head_costs_less_than_five_percent(busy: int, seed: int) -> None:
-    texts = [RANDOM] * 30
+def test_a_random_head_never_costs_more_than_three_percent(busy: int) -> None:
+    """Whatever the noise: drafts that bring nothing end, even if they seem to cost nothing."""
+    texts = [RANDOM] * 20
     plain = Machine(CPU).run(texts, 96, busy).spent
-    assert Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96, busy).spent < 1.05 * plain
+    spent = [Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96, busy).spent for seed in range(20)]
+    assert max(spent) < 1.03 * plain
 
 
 @pytest.mark.parametrize(("texts", "lost"), [([CODE] * 20, 1.15), ([PROSE] * 20, 1.1), ([CODE, PROSE] * 10, 1.15)])
@@ -413,6 +416,24 @@ def test_choosing_twice_is_choosing_once() -> None:
 def test_initial_k_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="not 9"):
         Adaptive(9, MAX)
+
+
+def test_rounds_without_drafts_are_learned_together_but_those_of_other_texts_at_once() -> None:
+    policy, text = of_a_build(NONE), Text(RANDOM, 0)
+
+    def round_of(ahead: RoundAhead) -> float:
+        """Return the savings that a round adds."""
+        saved = policy._account
+        assert policy.choose(ahead) == 0
+        policy.learn(ObservedRound(ahead, 0, [(0, ())] * len(ahead.rows), 0.005))
+        return policy._account - saved
+
+    one = RoundAhead([RoundRow(text, "peagle-chain")], 1)
+    first, *rest = (round_of(one) for _ in range(1 + 2 * _TOGETHER))
+    assert rest == [pytest.approx(share * first) for share in 2 * [*[0] * (_TOGETHER - 1), _TOGETHER]]
+    assert [round_of(one) for _ in range(2)] == [0, 0]
+    two = RoundAhead([*one.rows, RoundRow(Text(RANDOM, 0), "peagle-chain")], 2)
+    assert round_of(two) > 2 * first
 
 
 def test_a_text_that_has_ended_is_not_kept() -> None:
