@@ -132,7 +132,8 @@ class Profiler:
         """Count the block as a phase of this name."""
         self.current, started = name, time.perf_counter()
         try:
-            yield
+            with nvtx_range(name):
+                yield
         finally:
             self.current = None
             self._phases.setdefault(name, []).append(time.perf_counter() - started)
@@ -147,8 +148,6 @@ class Profiler:
         return EngineProfile(self._phases, tuple(self._passes.values()))
 
 
-@contextmanager
-def phase(profiler: Profiler | None, name: str) -> Iterator[None]:
+def phase(profiler: Profiler | None, name: str) -> AbstractContextManager[None]:
     """Put an NVTX range around the block, and count it as a phase if there is a profiler."""
-    with nvtx_range(name), nullcontext() if profiler is None else profiler.phase(name):
-        yield
+    return nvtx_range(name) if profiler is None else profiler.phase(name)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    import numpy as np
+from typing import Protocol
 
 
 class Emission(Protocol):
@@ -27,8 +24,8 @@ class Emission(Protocol):
         """Return the target's and the drafter's time; None if no call waits for a pass."""
         ...
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Wait, then return ``tokens`` i32 [B,K+1], -1 past the end, and ``num_tokens`` i32 [B], 0 in an idle row."""
+    def read(self) -> Sequence[Sequence[int]]:
+        """Wait, then return the tokens that each row emitted, at most K + 1; none for an idle row."""
         ...
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..draft_methods.lanes import Emission
 from ..grammars.path import GrammarPath
 from ..policy.drafts_per_round import Fixed, Policy, RoundAhead, RoundRow, learn_from
@@ -27,12 +25,12 @@ class RoundPolicy:
     k: int
     reach: int
 
-    def learn(self, emission: Emission, num_tokens: np.ndarray, seconds: float | None) -> None:
-        """Report the round, which emitted ``num_tokens`` by slot, 0 for idle rows."""
+    def learn(self, emission: Emission, tokens: Sequence[Sequence[int]], seconds: float | None) -> None:
+        """Report the round, which emitted ``tokens`` by slot, none for idle rows."""
         outcomes: list[tuple[int, Sequence[int]] | None] = []
         widest = 0
         for slot, grammar in zip(self.slots, self.grammars, strict=True):
-            drafted, accepted = emission.drafted[slot], int(num_tokens[slot]) - 1
+            drafted, accepted = emission.drafted[slot], len(tokens[slot]) - 1
             if accepted < 0:
                 outcomes.append(None)
                 continue

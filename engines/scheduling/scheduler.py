@@ -15,8 +15,6 @@ from itertools import accumulate
 from math import inf
 from operator import attrgetter
 
-import numpy as np
-
 from ..backends.base import Backend, KeptEntries
 from ..policy.misfit import Misfits
 from ..policy.prompt_pieces import FixedPieces, PromptPieces, TimedPieces
@@ -164,9 +162,11 @@ class Scheduler:
 
     def _admit(self) -> bool:
         """Assign a slot to the first waiting request and return True, if one is free and its method may join."""
+        if not (self._waiting and self.admits):
+            return False
         taken = {reading.slot for reading in self._readings}
         free = next((at for at, each in enumerate(self._slots) if each is None and at not in taken), None)
-        if not (self._waiting and self.admits) or free is None:
+        if free is None:
             return False
         request, strategy = self._waiting[0], self._rounds.of(self._waiting[0].method)
         if not self._rounds.may_join(request.method, (reading.request.method for reading in self._readings)):
@@ -280,6 +280,8 @@ class Scheduler:
 
     def _num_joining(self) -> int:
         """Return the number of prompts that will soon have been read."""
+        if not self._readings:
+            return 0
         tokens = accumulate(sorted(reading.rest for reading in self._readings))
         return sum(each <= JOINING_TOKENS for each in tokens)
 
@@ -296,29 +298,29 @@ class Scheduler:
         if flight.emission is None:
             self._read_at = inf if self._backend.lag else self._read_at  # it may still run
             return
-        tokens, num_tokens = flight.emission.read()
-        self._report_round(flight, num_tokens)
+        tokens = flight.emission.read()
+        self._report_round(flight, tokens)
         for row, request in enumerate(flight.owners):
             slot = flight.slots[row]
             if request is None or self._slots[slot] is not request:
                 continue
             request.launched -= 1
             request.ahead -= flight.max_tokens[row]
-            count = int(num_tokens[row])
+            accepted = len(tokens[row]) - 1
             if request.decode_began:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
-                request.acceptance.add_round(drafted, count - 1, seconds)
+                request.acceptance.add_round(drafted, accepted, seconds)
                 if drafted and _shows_fit(request):
-                    self._misfits.of(request.drafter_name, request.drafter).add(drafted, count - 1)
+                    self._misfits.of(request.drafter_name, request.drafter).add(drafted, accepted)
             else:
                 request.decode_began = time.perf_counter()
-            request.extend(tokens[row, :count].tolist(), accepted=count - 1)
+            request.extend(tokens[row], accepted)
             if request.is_done:
                 self._keep_prefix(request, slot, (*request.prompt, *request.transcript.token_ids))
                 self._free(slot)
             yield request
 
-    def _report_round(self, flight: Flight, num_tokens: np.ndarray) -> None:
+    def _report_round(self, flight: Flight, tokens: Sequence[Sequence[int]]) -> None:
         """Report a round to the policies; it lasted from its launch, or from the end of the previous pass, until
         now."""
         started, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
@@ -326,7 +328,7 @@ class Scheduler:
             seconds = self._read_at - started if started < inf else None
             self._pieces.add_round(seconds)
             for each in flight.policies:
-                each.learn(flight.emission, num_tokens, seconds)
+                each.learn(flight.emission, tokens, seconds)
 
     def _free(self, slot: int) -> None:
         self._assign_slot(slot, None)

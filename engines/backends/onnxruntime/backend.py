@@ -185,7 +185,7 @@ class OnnxRuntimeBackend:
         timed = TimedLanes(self._lanes)
         with phase(self._profiler, IN_ROUND):
             steps(timed, k)
-        return replace(self._lanes.emission(), pass_seconds=(timed.verify_seconds, timed.draft_seconds))
+        return self._lanes.emission((timed.verify_seconds, timed.draft_seconds))
 
     def retire(self, slot: int) -> None:
         """Exclude the slot from later rounds."""

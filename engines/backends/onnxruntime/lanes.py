@@ -38,11 +38,12 @@ from ...running.token_choice import TokenChoice
 from ..base import Chunk
 from .loaded_drafter import LoadedDrafter
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
-from .memory import Arrays, RowWindow, SlotArrays
+from .memory import Arrays, SlotArrays
 from .pass_arrays import PassArrays
 from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import HELD, Emitted, Sessions
 from .slot_row import SlotRow
+from .window import Window
 
 _LENGTHS = WINDOW[1:]  # one number per row
 _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
@@ -89,7 +90,7 @@ class SessionLanes:
         self._busy: list[SlotRow] | None = None  # active requests; None: not computed yet
         firsts, rows, held = ((0,), slots, HELD) if takes_rows else (range(slots), 1, 0)
         self._groups = [RowGroup(sessions, first, rows, columns, emitted, held) for first in firsts]
-        self._emitted, self._drafted = 1, [0] * slots
+        self._drafted = [0] * slots
         self.limits: Sequence[int] = ()  # maximum number of verified drafts, by slot
 
     def begin(self) -> None:
@@ -110,7 +111,7 @@ class SessionLanes:
         row, drafter = min(self._free_rows) if self.takes_rows else slot, drafter or self._own
         arrays = SlotArrays(drafter.caches, row)
         held = self._unused.pop() if self._unused else PendingColumns(self._sessions.max_held)
-        self._requests[slot] = SlotRow(drafter, arrays, RowWindow(self._columns), row, held)
+        self._requests[slot] = SlotRow(drafter, arrays, Window(), row, held)
         arrays.admit(params, numbers, choice)
 
     def drafter(self, slot: int) -> LoadedDrafter:
@@ -121,7 +122,7 @@ class SessionLanes:
         """Return the slot's cache row and policy, for passes over it alone."""
         return self._requests[slot].arrays
 
-    def window(self, slot: int) -> RowWindow:
+    def window(self, slot: int) -> Window:
         """Return the slot's window, which the end of a prompt lays out."""
         return self._requests[slot].window
 
@@ -177,7 +178,7 @@ class SessionLanes:
 
     def _move(self, request: SlotRow, row: int) -> None:
         """Move a request to another row, with its cache entries."""
-        known = int(request.window.start[0]) if request.is_busy else request.known
+        known = request.window.start if request.is_busy else request.known
         caches = request.drafter.caches
         for cache in (*caches.target.values(), *caches.drafter.values()):
             cache[row, :, :known] = cache[request.row, :, :known]  # later positions are written before they are read
@@ -187,7 +188,7 @@ class SessionLanes:
         request.row, self._busy = row, None
         request.arrays = request.arrays.moved_to(request.drafter.caches, row)
 
-    def windows(self) -> list[RowWindow]:
+    def windows(self) -> list[Window]:
         """The windows of the active slots."""
         return [request.window for request in self._rows()]
 
@@ -196,15 +197,15 @@ class SessionLanes:
         self._drafted = [0] * self._slots
         for slot, request in self._requests.items():
             if request.is_busy:
-                request.held.resume_at(int(request.window.start[0]))
-                request.window.cut(min(k, self.limits[slot]) if self.limits else k, request.arrays.choice)
-                self._drafted[slot] = int(request.window.draft_len[0])
-        self._emitted = max(k, *self._drafted) + 1
+                window = request.window
+                request.held.resume_at(window.start)
+                window.cut(min(k, self.limits[slot]) if self.limits else k, request.arrays.choice)
+                self._drafted[slot] = len(window.drafts)
         for group, rows in self._grouped():
             self._verify(group, rows)
 
     def _verify(self, group: RowGroup, rows: Sequence[SlotRow]) -> None:
-        emitted = max(int(request.window.draft_len[0]) for request in rows) + 1
+        emitted = max(len(request.window.drafts) for request in rows) + 1
         columns = max(emitted, self._sessions.min_columns)
         if group.shape != (shape := (len(rows), columns, emitted)):
             group.shape, group.arrays = shape, group.target.of(*shape)
@@ -221,8 +222,7 @@ class SessionLanes:
         for at, request in enumerate(rows):
             tokens = arrays["tokens"][at, : arrays["num_tokens"][at]].tolist()
             if choice := request.arrays.choice:
-                drafts = request.window.drafts()
-                tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], tokens)
+                tokens = choice.emit(logits[at], request.window.drafts, arrays["uniform"][at], tokens)
             request.commit(tokens)
 
     def draft(self, k: int) -> None:
@@ -257,11 +257,11 @@ class SessionLanes:
         for _, drafter, rows in self._by_drafter():
             if drafter.chain is None:
                 continue
-            drafts = [request.following[0][-1] for request in rows]
-            positions = [request.following[1] + len(request.following[0]) - 2 for request in rows]
+            drafts = [request.following.drafts[-1] for request in rows]
+            positions = [request.following.start + len(request.following.drafts) - 1 for request in rows]
             next_drafts = drafter.chain.extend(rows[0].row, drafts, positions, _rows_of(drafter.caches.drafter, rows))
             for request, draft in zip(rows, next_drafts, strict=True):
-                request.following = [*request.following[0], draft], request.following[1]
+                request.following.drafts = [*request.following.drafts, draft]
 
     def defer(self) -> None:
         """Defer the committed columns of every row to its next drafter pass.
@@ -274,19 +274,16 @@ class SessionLanes:
             for at, request in enumerate(rows):
                 if not request.held.has_room(request.committed):
                     _read_held(request, FREED)
-                start, columns = int(request.window.start[0]), request.columns
-                request.held.add(ids[at, columns], features[at, columns], start)
+                columns = request.columns
+                request.held.add(ids[at, columns], features[at, columns], request.window.start)
 
     def advance(self, k: int) -> None:
         """Lay out the next window of every active row in place of the last one."""
         for request in self._rows():
-            if k and request.tree:
-                request.window.fill_tree(request.following[0][0], request.tree, request.following[1])
-            elif k:
-                request.window.fill(*request.following, draft_len=len(request.following[0]) - 1)
+            if k:
+                request.window = request.following
             else:
-                start = int(request.window.start[0]) + request.committed
-                request.window.fill(request.tokens[-1:], start, draft_len=0)
+                request.window.fill(request.tokens[-1], (), request.window.start + request.committed)
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the windows of active rows, after their newest tokens."""
@@ -294,16 +291,14 @@ class SessionLanes:
             if request.is_busy and (proposed := drafts[slot]) is not None:
                 request.window.put_drafts(proposed)
 
-    def emission(self) -> Emitted:
-        """Return the tokens that every active row emitted, i32 [slots, K + 1]; idle slots are -1."""
-        tokens = np.full((self._slots, self._emitted), -1, np.int32)
-        num_tokens = np.zeros(self._slots, np.int32)
+    def emission(self, pass_seconds: tuple[float, float] | None = None) -> Emitted:
+        """Return the tokens that every active row emitted."""
+        tokens: list[Sequence[int]] = [()] * self._slots
         for slot, request in self._requests.items():
             if request.is_busy:
-                num_tokens[slot] = len(request.tokens)
-                tokens[slot, : len(request.tokens)] = request.tokens
+                tokens[slot] = request.tokens
         nodes = {slot: request.nodes for slot, request in self._requests.items() if request.nodes is not None}
-        return Emitted(tokens, num_tokens, tuple(self._drafted), nodes)
+        return Emitted(tokens, self._drafted, nodes, pass_seconds)
 
     def _rows(self) -> list[SlotRow]:
         """The active requests in the order of their rows: 0, 1, 2, ..."""
@@ -328,16 +323,16 @@ class SessionLanes:
     def _lay_out(self, group: RowGroup, at: int, request: SlotRow) -> None:
         """Write a request's window, policy and numbers to a row of the target's arrays."""
         window, arrays, (_, columns, emitted) = request.window, group.arrays, group.shape
-        arrays["input_ids"][at] = window.input_ids[0, :columns]
-        for name in _LENGTHS:
-            arrays[name][at] = getattr(window, name)[0]
+        num_drafts = len(window.drafts)
+        arrays["input_ids"][at, : num_drafts + 1] = window.newest, *window.drafts
+        for name, length in zip(_LENGTHS, (window.start, num_drafts + 1, num_drafts), strict=True):
+            arrays[name][at] = length
         policy = request.arrays.policy
         if group.policies[at] is not policy:  # arrays of all shapes share memory, so the row stays valid
             for name in POLICY:
                 arrays[name][at] = policy[name][0]
             group.policies[at] = policy
-        first = int(window.start[0]) + window.committed
-        numbers = request.arrays.numbers[first : first + emitted]
+        numbers = request.arrays.numbers[window.start + 1 : window.start + 1 + emitted]
         tree = window.tree
         if tree:
             numbers = numbers[np.minimum(tree.depths, len(numbers) - 1)]
@@ -382,10 +377,11 @@ class SessionLanes:
         run(drafter.sessions.drafter, self._drafter_binding(group, drafter, rows, columns, k))
         laid_out = self._laid_out(group, drafter, len(rows), columns, k)
         for at, request in enumerate(rows):
-            request.following = laid_out["next_input_ids"][at].tolist(), int(laid_out["next_start"][at])
-            is_tree = size > 0 and request.arrays.choice is None
-            ids, scores = (arrays[name][at].tolist() if is_tree else [] for name in CANDIDATES)
-            request.tree = DraftTree.grown(ids, scores, size) if is_tree else None
+            newest, *drafts = laid_out["next_input_ids"][at].tolist()
+            request.following = Window(newest, drafts, int(laid_out["next_start"][at]))
+            if size > 0 and request.arrays.choice is None:
+                ids, scores = (arrays[name][at].tolist() for name in CANDIDATES)
+                request.following.put_tree(DraftTree.grown(ids, scores, size))
 
     def _laid_out(self, group: RowGroup, drafter: LoadedDrafter, rows: int, columns: int, k: int) -> Arrays:
         """Return the arrays that a drafter pass writes the next windows to."""
@@ -411,7 +407,7 @@ class SessionLanes:
 
 def _read_held(request: SlotRow, max_columns: int | None = None) -> None:
     """Run the drafter over the columns that it has not read, or over the first so many."""
-    drafter, following = request.drafter, int(request.window.input_ids[0, 0])
+    drafter, following = request.drafter, request.window.newest
     caches = _rows_of(drafter.caches.drafter, [request])
     read_pending(drafter.sessions.drafter, request.held, following, caches, drafter.chain, request.row, max_columns)
 

@@ -6,9 +6,10 @@ All exceptions of ONNX Runtime are converted to the project's errors here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -31,19 +32,30 @@ _TYPES = {
 }
 
 
-@contextmanager
-def refusals(what: str, fix: str) -> Iterator[None]:
-    """Convert ONNX Runtime's exceptions and ``MemoryError`` to an ``EnvironmentProblem`` with the message ``what``.
+@dataclass(frozen=True)
+class Refusals:
+    """Converts ONNX Runtime's exceptions and ``MemoryError`` to an ``EnvironmentProblem`` with the message ``what``.
 
     The binding raises its own exception types, which have no common base, and built-in ones.
     """
-    try:
-        yield
-    except Exception as error:
-        lines = str(error).splitlines() or [type(error).__name__]
+
+    what: str
+    fix: str
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception):
+            return
+        lines, fix = str(error).splitlines() or [type(error).__name__], self.fix
         if isinstance(error, MemoryError) or "allocat" in lines[0]:
             fix = "load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free memory"
-        raise EnvironmentProblem(what, why=lines[0], fix=fix) from error
+        raise EnvironmentProblem(self.what, why=lines[0], fix=fix) from error
+
+
+_OF_A_RUN = Refusals("ONNX Runtime failed to run a graph of this engine", REBUILD)
 
 
 def open_session(path: Path, threads: int, library: Path | None = None, profile_to: str = "") -> Any:
@@ -67,7 +79,7 @@ def open_session(path: Path, threads: int, library: Path | None = None, profile_
     # Types without matmul kernels (FP8) must be computed as the graph specifies; QDQ fusions for integers fail on them.
     # Weights behind a scaling node are folded at load, so they take as much memory as unquantized ones.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    with refusals(
+    with Refusals(
         f"ONNX Runtime {onnxruntime.__version__} cannot load {path}",
         "rebuild the engine with the installed version (`peagle-compile build`)",
     ):
@@ -141,7 +153,7 @@ def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, n
     """Bind arrays by address: later runs read and write these arrays."""
     from onnxruntime import OrtValue
 
-    with refusals("ONNX Runtime rejected the buffers of a graph", REBUILD):
+    with Refusals("ONNX Runtime rejected the buffers of a graph", REBUILD):
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
@@ -152,7 +164,7 @@ def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, n
 
 def run(session: Any, binding: Any) -> None:
     """Run a graph once over its bound arrays."""
-    with refusals("ONNX Runtime failed to run a graph of this engine", REBUILD):
+    with _OF_A_RUN:
         session.run_with_iobinding(binding)
 
 

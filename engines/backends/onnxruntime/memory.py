@@ -1,4 +1,4 @@
-"""Arrays that both graphs are bound to: the caches, each slot's policy and random numbers, and a row's window.
+"""Arrays that both graphs are bound to: the caches, each slot's policy and random numbers.
 
 Each layer's caches are ``[slots, heads, T, head_dim]``, f32 unless the engine uses f16 or i8 (whose rows have two more
 numbers). They are input and output of the same run: the graph writes in place. Caches of one size and type are parts of
@@ -8,16 +8,15 @@ one array, a *stack*, so that a position of all of them is copied by one call.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.graph_contract import TENSORS, cache_names
+from ....plugins.graph_contract import cache_names
 from ....plugins.problems import counted
-from ...draft_methods.draft_tree import DraftTree
 from ...folder.manifest import Manifest
 from ...folder.records import Cache, Part
 from ...machine import memory_bytes
@@ -193,53 +192,3 @@ class SlotArrays:
 def _rows(stacks: Stacks, slot: int) -> Stacks:
     """Return one row of every stack: [caches, heads, T, head_dim] each."""
     return tuple(stack[:, slot] for stack in stacks)
-
-
-class RowWindow:
-    """Graph inputs of one row: i64 ``input_ids`` [1, columns] and its lengths. Narrower views of it are bound."""
-
-    def __init__(self, columns: int) -> None:
-        self.input_ids = np.zeros((1, columns), np.int64)
-        self.tree: DraftTree | None = None  # tree of the drafts; None is a chain
-        self.start, self.window_len, self.draft_len = (
-            np.zeros(1, TENSORS[name].dtype) for name in ("start", "window_len", "draft_len")
-        )
-
-    def arrays(self, columns: int) -> Arrays:
-        """Return the window's first columns and its lengths, by input name."""
-        lengths = {"start": self.start, "window_len": self.window_len, "draft_len": self.draft_len}
-        return {"input_ids": self.input_ids[:, :columns], **lengths}
-
-    @property
-    def committed(self) -> int:
-        """Number of columns that are not drafts."""
-        return int(self.window_len[0] - self.draft_len[0])
-
-    def fill(self, ids: Sequence[int] | np.ndarray, start: int, draft_len: int) -> None:
-        """Lay out the window: ``ids`` from absolute position ``start``, the last ``draft_len`` of them drafts."""
-        self.input_ids[0, : len(ids)], self.tree = ids, None
-        self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
-
-    def drafts(self) -> list[int]:
-        """Return the drafts, the last of the valid columns."""
-        drafts: list[int] = self.input_ids[0, self.committed : int(self.window_len[0])].tolist()
-        return drafts
-
-    def fill_tree(self, newest: int, tree: DraftTree, start: int) -> None:
-        """Lay out the window: ``newest`` at absolute position ``start``, followed by a tree of drafts."""
-        self.fill([newest, *tree.tokens], start, draft_len=len(tree.tokens))
-        self.tree = tree
-
-    def put_drafts(self, drafts: Sequence[int]) -> None:
-        """Keep the newest token in column 0 and put ``drafts`` after it."""
-        self.fill([int(self.input_ids[0, 0]), *drafts], int(self.start[0]), len(drafts))
-
-    def cut(self, drafts: int, choice: TokenChoice | None = None) -> None:
-        """Keep at most ``drafts`` drafts; a host ``choice`` may remove or replace some."""
-        extra = max(int(self.draft_len[0]) - drafts, 0)
-        self.window_len[0] -= extra
-        self.draft_len[0] -= extra
-        if extra and self.tree:
-            self.tree = self.tree.cut(int(self.draft_len[0]))
-        if choice is not None:
-            self.put_drafts(choice.drafts(self.drafts(), drafts))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..base import Chunk
-from .memory import RowWindow
 from .prompt_row import PromptRow
 from .sessions import Emitted
+from .window import Window
 
 
 class SessionPrompt:
@@ -16,15 +16,14 @@ class SessionPrompt:
     After the last chunk, ``advance`` lays out the slot's first window, ``following``.
     """
 
-    def __init__(self, row: PromptRow, chunk: Chunk, following: RowWindow) -> None:
+    def __init__(self, row: PromptRow, chunk: Chunk, following: Window) -> None:
         self._row, self._chunk, self._following = row, chunk, following
-        self._emitted = 1
         row.window.fill(chunk.ids, chunk.start, draft_len=0)
         row.forced_next[0] = chunk.forced_next
 
     def verify(self, k: int) -> None:
         """Run the target over the whole chunk."""
-        self._emitted, chunk = k + 1, self._chunk
+        chunk = self._chunk
         if chunk.logprobs is None:
             self._row.verify(len(chunk.ids), k + 1)
         else:
@@ -56,8 +55,8 @@ class SessionPrompt:
             self._row.advance(k, self._following)
 
     def emission(self) -> Emitted:
-        """Return a copy of the emission, one row: later chunks write to the same arrays."""
-        return Emitted(self._row.tokens[:, : self._emitted].copy(), self._row.num_tokens.copy(), (0,))
+        """Return the emission, one row."""
+        return Emitted([self._row.emitted()], (0,))
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Write the drafts into the slot's first window, after the token that follows the prompt."""

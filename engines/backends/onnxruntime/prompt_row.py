@@ -12,9 +12,10 @@ import numpy as np
 from ....plugins.graph_contract import ANCESTORS, written
 from ...draft_methods.draft_tree import chain_ancestors
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
-from .memory import Arrays, RowWindow, SlotArrays
+from .memory import Arrays, SlotArrays
 from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import Sessions
+from .window import Window, WindowArrays
 
 _WAITING = 64  # columns of small chunks that a drafter pass reads together
 
@@ -25,11 +26,11 @@ class PromptRow:
     def __init__(self, sessions: Sessions, slot: SlotArrays, columns: int, emitted: int) -> None:
         i64, i32, f32 = np.int64, np.int32, np.float32
         columns = max(columns, sessions.min_columns)
-        self.window, self.forced_next = RowWindow(columns), np.full(1, -1, i64)
+        self.window, self.forced_next = WindowArrays(columns), np.full(1, -1, i64)
         self.tokens, self.num_tokens = np.zeros((1, emitted), i32), np.zeros(1, i32)
         self._uniform = np.zeros((1, emitted), f32)
         self._features = np.zeros((1, columns, sessions.features), f32)
-        self._next = RowWindow(emitted)
+        self._next = WindowArrays(emitted)
         self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
         self._sessions, self._slot = sessions, slot
         self.held = PendingColumns(sessions.max_held)  # shared by all rows of a request
@@ -59,8 +60,7 @@ class PromptRow:
             run(self._sessions.target, binding)
         else:
             logits = run_for_logits(self._sessions.target, binding)
-            emitted_tokens = self.tokens[0, : self.num_tokens[0]].tolist()
-            chosen = choice.emit(logits[0], self.window.drafts(), self._uniform[0], emitted_tokens)
+            chosen = choice.emit(logits[0], self.window.drafts(), self._uniform[0], self.emitted())
             self.num_tokens[0], self.tokens[0, : len(chosen)] = len(chosen), chosen
         self.tokens[0, self.num_tokens[0] :] = -1
 
@@ -89,6 +89,11 @@ class PromptRow:
             if shows_logits:
                 self._targets[key].bind_output(LOGITS)
         return self._targets[key]
+
+    def emitted(self) -> list[int]:
+        """Return the tokens that the last pass emitted."""
+        tokens: list[int] = self.tokens[0, : self.num_tokens[0]].tolist()
+        return tokens
 
     def can_wait(self, columns: int) -> bool:
         """Return True if the drafter may read the deferred columns, and so many more, later in one pass.
@@ -166,11 +171,12 @@ class PromptRow:
             inputs, outputs = inputs | self._chain.reads(0, 1), outputs | self._chain.writes(0, 1)
         return bind(self._sessions.drafter, inputs, outputs | {written(n): c for n, c in caches.items()})
 
-    def advance(self, k: int, following: RowWindow) -> None:
-        """Lay out ``following``, which may be this row's own window."""
+    def advance(self, k: int, following: Window) -> None:
+        """Lay out ``following``, the window after the prompt."""
         if k:
-            following.fill(self._next.input_ids[0, : k + 1], int(self._next.start[0]), draft_len=k)
+            newest, *drafts = self._next.input_ids[0, : k + 1].tolist()
+            following.fill(newest, drafts, int(self._next.start[0]))
         else:
-            emitted = int(self.num_tokens[0])
-            start = int(self.window.start[0]) + self.window.committed - 1 + emitted
-            following.fill([int(self.tokens[0, emitted - 1])], start, draft_len=0)
+            emitted = self.emitted()
+            start = int(self.window.start[0]) + self.window.committed - 1 + len(emitted)
+            following.fill(emitted[-1], (), start)

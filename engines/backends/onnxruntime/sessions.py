@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from .chain import Chain
 
 HELD = 64  # minimum capacity for deferred columns, and the maximum that a round's drafter pass includes
@@ -18,15 +16,14 @@ HELD_BYTES = 16 << 20  # bytes of deferred features per row
 class Emitted:
     """An emission whose tokens are already available."""
 
-    tokens: np.ndarray
-    num_tokens: np.ndarray
+    tokens: Sequence[Sequence[int]]
     drafted: Sequence[int]
     nodes: Mapping[int, Sequence[int]] = field(default_factory=dict)
     pass_seconds: tuple[float, float] | None = None
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens and their counts, without waiting."""
-        return self.tokens, self.num_tokens
+    def read(self) -> Sequence[Sequence[int]]:
+        """Return the tokens, without waiting."""
+        return self.tokens
 
 
 @dataclass(frozen=True)

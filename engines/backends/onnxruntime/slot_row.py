@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...draft_methods.draft_tree import DraftTree
 from .loaded_drafter import LoadedDrafter
-from .memory import RowWindow, SlotArrays
+from .memory import SlotArrays
 from .pending_columns import PendingColumns
+from .window import Window
 
 
 @dataclass
@@ -17,7 +17,7 @@ class SlotRow:
 
     drafter: LoadedDrafter
     arrays: SlotArrays
-    window: RowWindow
+    window: Window
     row: int
     held: PendingColumns
     is_busy: bool = False  # active: its prompt has been read
@@ -25,8 +25,7 @@ class SlotRow:
     tokens: Sequence[int] = ()  # emitted by the last pass
     committed: int = 0  # number of window columns that the last pass committed
     columns: slice | list[int] = field(default_factory=lambda: slice(0))  # these columns
-    following: tuple[Sequence[int], int] = ((), 0)  # the next window, laid out by the drafter, and its start
-    tree: DraftTree | None = None  # draft tree that replaces the drafts of that window
+    following: Window = field(default_factory=Window)  # the next one, laid out by the drafter
     nodes: Sequence[int] | None = None  # drafts of a tree that the last pass accepted
 
     @property
@@ -37,7 +36,7 @@ class SlotRow:
     @property
     def fed_start(self) -> int:
         """The absolute position of the first column that the drafter has not read."""
-        return self.held.start if self.held.count else int(self.window.start[0])
+        return self.held.start if self.held.count else self.window.start
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Record the tokens that a pass emitted.
@@ -45,7 +44,7 @@ class SlotRow:
         The target's cache entries of an accepted path move to the positions that a chain would have used.
         """
         self.tokens, tree = tokens, self.window.tree
-        self.committed = self.window.committed - 1 + len(tokens) if tokens else 0
+        self.committed = len(tokens)
         self.columns, self.nodes = slice(self.committed), None
         if tree is None:
             return
@@ -54,4 +53,4 @@ class SlotRow:
         if path[-1] >= len(path):  # ascending columns: otherwise they are the first ones
             first = next(at for at, column in enumerate(path) if at != column)
             self.columns = path
-            self.arrays.close_up(int(self.window.start[0]), path[first:], first)
+            self.arrays.close_up(self.window.start, path[first:], first)

@@ -68,17 +68,16 @@ class DeferredEmission:
         self.drafted = drafted
         self.pass_seconds: tuple[float, float] | None = None  # no call waits for a pass
         self.nodes: Mapping[int, Sequence[int]] = {}
-        self.on_counts: Callable[[np.ndarray], None] | None = None  # called with the counts when they are read
-        self._read: tuple[np.ndarray, np.ndarray] | None = None
+        self.on_counts: Callable[[Sequence[int]], None] | None = None  # called with the counts when they are read
+        self._read: Sequence[Sequence[int]] | None = None
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
+    def read(self) -> Sequence[Sequence[int]]:
         """Wait for the copy the first time, then return its content on every call."""
         if self._read is None:
             self._arrived.wait()
-            ran, rows = len(self._tokens), len(self.drafted)
-            tokens, counts = np.full((rows, self._tokens.shape[1]), -1, np.int32), np.zeros(rows, np.int32)
-            tokens[:ran], counts[:ran] = self._tokens, self._num_tokens
-            self._read = tokens, counts
+            counts = self._num_tokens.tolist() + [0] * (len(self.drafted) - len(self._tokens))
+            tokens: list[list[int]] = self._tokens.tolist() + [[]] * (len(self.drafted) - len(self._tokens))
+            self._read = [row[:count] for row, count in zip(tokens, counts, strict=True)]
             self.nodes = {row: (self._path[row, 1 : counts[row]] - 1).tolist() for row in self._forked}
             if self.on_counts is not None:
                 self.on_counts(counts)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
-
 from ...folder.records import Part
 
 
@@ -53,17 +51,17 @@ class Reach:
         self._starts[slot] = start
         self._tenants[slot] += 1
 
-    def launched(self, drafted: Sequence[int]) -> Callable[[np.ndarray], None]:
+    def launched(self, drafted: Sequence[int]) -> Callable[[Sequence[int]], None]:
         """Record a round that verifies ``drafted`` drafts per row. Call the returned function with its token counts."""
         max_emitted, tenants = [count + 1 for count in drafted], tuple(self._tenants)
         self._starts = [
             None if start is None else start + each for start, each in zip(self._starts, max_emitted, strict=True)
         ]
 
-        def came(num_tokens: np.ndarray) -> None:
+        def came(num_tokens: Sequence[int]) -> None:
             for slot, start in enumerate(self._starts):
                 if start is not None and self._tenants[slot] == tenants[slot]:
-                    self._starts[slot] = start - max_emitted[slot] + int(num_tokens[slot])
+                    self._starts[slot] = start - max_emitted[slot] + num_tokens[slot]
 
         return came
 

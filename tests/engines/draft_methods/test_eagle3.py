@@ -41,15 +41,14 @@ class Watched(eagle3.AutoregressiveDrafting):
         lanes = lanes.lanes if isinstance(lanes, TimedLanes) else lanes
         if not isinstance(lanes, SessionLanes) or not k:
             return
-        emission = lanes.emission()
-        tokens, counts = emission.read()
-        for slot in (slot for slot, count in enumerate(counts) if count):
+        for slot, tokens in enumerate(lanes.emission().read()):
+            if not tokens:
+                continue
             request, window = self._slots[slot], lanes.window(slot)
             assert request is not None
-            text = [*request.prompt, *request.transcript.token_ids, *(int(t) for t in tokens[slot, : counts[slot]])]
-            ids = window.input_ids[0, : int(window.window_len[0])].tolist()
-            assert (ids[0], int(window.start[0])) == (text[-1], len(text) - 1)
-            self.seen.append((text, ids[1:]))
+            text = [*request.prompt, *request.transcript.token_ids, *tokens]
+            assert (window.newest, window.start) == (text[-1], len(text) - 1)
+            self.seen.append((text, [*window.drafts]))
 
 
 @pytest.fixture(scope="module", params=["all rows at once", "row by row"])

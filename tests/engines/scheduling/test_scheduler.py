@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -48,8 +47,8 @@ class Late:
     def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emission:
         shapes = self._backend.manifest.shapes
         for window in self._backend._lanes.windows():
-            assert int(window.start[0]) + max(2 * k, 1) <= shapes.cache_length
-            assert int(window.start[0]) < shapes.max_seq_len - 1
+            assert window.start + max(2 * k, 1) <= shapes.cache_length
+            assert window.start < shapes.max_seq_len - 1
         return _Unread(self, self._backend.round(steps, k, replay=replay, limits=limits))
 
 
@@ -71,7 +70,7 @@ class _Unread:
     def pass_seconds(self) -> tuple[float, float] | None:
         return self._emission.pass_seconds
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
+    def read(self) -> Sequence[Sequence[int]]:
         self._backend.unread -= 1
         return self._emission.read()
 

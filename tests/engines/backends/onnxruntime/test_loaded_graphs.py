@@ -98,5 +98,5 @@ def test_threads_spin_between_nodes_but_not_after_a_run() -> None:
 
 
 def test_interruption_is_passed_through() -> None:
-    with pytest.raises(KeyboardInterrupt), loaded_graphs.refusals("it", "that"):
+    with pytest.raises(KeyboardInterrupt), loaded_graphs.Refusals("it", "that"):
         raise KeyboardInterrupt

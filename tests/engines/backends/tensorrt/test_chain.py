@@ -55,8 +55,7 @@ def _rounds(backend: Backend, ks: list[int], slots: int) -> list[list[list[int]]
 def _window(backend: Backend, slot: int, k: int) -> list[int]:
     if isinstance(backend, OnnxRuntimeBackend):
         window = backend._lanes.window(slot)
-        ids: list[int] = window.input_ids[0, : int(window.window_len[0])].tolist()
-        return ids
+        return [window.newest, *window.drafts]
     assert isinstance(backend, TensorRTBackend)
     lanes, device = backend._lanes, cast("HostDevice", backend._device)
     device.record().wait()
