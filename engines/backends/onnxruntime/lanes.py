@@ -84,7 +84,7 @@ class SessionLanes:
         self._own, self._slots, self.takes_rows = own_drafter, slots, takes_rows
         self._sessions, self._caches = own_drafter.sessions, own_drafter.caches  # read for what all drafters share
         sessions = self._sessions
-        self._columns = columns = max(emitted, sessions.min_columns)
+        columns = max(emitted, sessions.min_columns)
         self._requests: dict[int, SlotRow] = {}  # by slot
         self._unused: list[PendingColumns] = []  # of requests that have ended
         self._busy: list[SlotRow] | None = None  # active requests; None: not computed yet
@@ -269,13 +269,12 @@ class SessionLanes:
         If they do not fit, the first deferred ones are read now.
         """
         for group, rows in self._grouped():
-            target_arrays = group.arrays
-            ids, features = target_arrays["input_ids"], target_arrays["aux_hidden"]
+            features = group.arrays["aux_hidden"]
             for at, request in enumerate(rows):
                 if not request.held.has_room(request.committed):
                     _read_held(request, FREED)
-                columns = request.columns
-                request.held.add(ids[at, columns], features[at, columns], request.window.start)
+                window = request.window
+                request.held.add((window.newest, *request.tokens[:-1]), features[at, request.columns], window.start)
 
     def advance(self, k: int) -> None:
         """Lay out the next window of every active row in place of the last one."""

@@ -6,6 +6,7 @@ columns, only some at a time, because other requests wait in the meantime.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,16 +23,22 @@ FREED = 128  # columns that are read at once where the storage is full
 
 
 class PendingColumns:
-    """The columns of one request that its drafter has not read yet: ids i64 [count] and features f32 [count, F].
+    """The columns of one request that its drafter has not read yet: ``count`` ids, and their features f32 [count, F].
 
-    They are contiguous, begin at absolute position ``start``, and number at most ``capacity``. Memory for ``capacity``
-    columns is reserved with the first one. ``clear`` keeps it, so that another request can use it: the first write to a
-    page of fresh memory takes as long as the rest of a round's bookkeeping.
+    They are contiguous, begin at absolute position ``start``, and number at most ``capacity``. Memory for the features
+    of ``capacity`` columns is reserved with the first one. ``clear`` keeps it, so that another request can use it: the
+    first write to a page of fresh memory takes as long as the rest of a round's bookkeeping.
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity, self.start, self.count = capacity, 0, 0
-        self.ids, self.features = np.empty(0, np.int64), np.empty((0, 0), np.float32)
+        self.capacity, self.start = capacity, 0
+        self.ids: list[int] = []
+        self.features = np.empty((0, 0), np.float32)
+
+    @property
+    def count(self) -> int:
+        """Number of columns."""
+        return len(self.ids)
 
     @property
     def end(self) -> int:
@@ -41,15 +48,15 @@ class PendingColumns:
     @property
     def num_bytes(self) -> int:
         """The memory in bytes."""
-        return self.ids.nbytes + self.features.nbytes
+        return np.dtype(np.int64).itemsize * self.count + self.features.nbytes
 
-    def add(self, ids: np.ndarray, features: np.ndarray, start: int) -> None:
+    def add(self, ids: Sequence[int], features: np.ndarray, start: int) -> None:
         """Append a copy of columns that begin at ``start``, directly after the stored ones."""
-        if not self.count:
+        count = self.count
+        if not count:
             self._begin(start, features.shape[1])
-        end = self.count + len(ids)
-        self.ids[self.count : end], self.features[self.count : end] = ids, features
-        self.count = end
+        self.features[count : count + len(ids)] = features
+        self.ids.extend(ids)
 
     def has_room(self, count: int) -> bool:
         """Return True if ``count`` more columns fit."""
@@ -57,14 +64,14 @@ class PendingColumns:
 
     def clear(self) -> None:
         """Discard all columns."""
-        self.count = 0
+        self.ids.clear()
 
     def drop(self, count: int) -> None:
         """Discard the first ``count`` columns, or all if there are fewer."""
         rest = max(self.count - count, 0)
-        for array in (self.ids, self.features):
-            array[:rest] = array[self.count - rest : self.count]
-        self.start, self.count = self.end - rest, rest
+        self.features[:rest] = self.features[self.count - rest : self.count]
+        self.start = self.end - rest
+        del self.ids[: self.count - rest]
 
     def resume_at(self, position: int) -> None:
         """Discard all columns unless ``position`` directly follows them: the drafter's input must have no gap."""
@@ -87,7 +94,7 @@ class PendingColumns:
     def _begin(self, start: int, width: int) -> None:
         self.start = start
         if self.features.shape != (self.capacity, width):
-            self.ids, self.features = np.empty(self.capacity, np.int64), np.empty((self.capacity, width), np.float32)
+            self.features = np.empty((self.capacity, width), np.float32)
 
 
 def read_pending(
@@ -107,9 +114,9 @@ def read_pending(
     count = held.count if max_columns is None else min(max_columns, held.count)
     for first in range(0, count, _PIECE):
         end = min(first + _PIECE, count)
-        token = int(held.ids[end]) if end < held.count else following
+        token = held.ids[end] if end < held.count else following
         inputs: Arrays = {
-            "input_ids": held.ids[None, first:end],
+            "input_ids": np.array([held.ids[first:end]], np.int64),
             "aux_hidden": held.features[None, first:end],
             "start": np.full(1, held.start + first, np.int64),
             "window_len": np.full(1, end - first, np.int32),

@@ -126,7 +126,8 @@ class PromptRow:
         if not self.held.has_room(count):
             self._read_held(max(count, FREED))
         if self.held.has_room(count):
-            self.held.add(self.window.input_ids[0, :count], self._features[0, :count], int(self.window.start[0]))
+            ids = self.window.input_ids[0, :count].tolist()
+            self.held.add(ids, self._features[0, :count], int(self.window.start[0]))
         else:
             self.draft(1)
 
