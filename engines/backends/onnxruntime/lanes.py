@@ -43,7 +43,7 @@ from .pass_arrays import PassArrays
 from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import HELD, Emitted, Sessions
 from .slot_row import SlotRow
-from .window import Window
+from .window import NextWindow
 
 _LENGTHS = WINDOW[1:]  # one number per row
 _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
@@ -111,7 +111,7 @@ class SessionLanes:
         row, drafter = min(self._free_rows) if self.takes_rows else slot, drafter or self._own
         arrays = SlotArrays(drafter.caches, row)
         held = self._unused.pop() if self._unused else PendingColumns(self._sessions.max_held)
-        self._requests[slot] = SlotRow(drafter, arrays, Window(), row, held)
+        self._requests[slot] = SlotRow(drafter, arrays, NextWindow(), row, held)
         arrays.admit(params, numbers, choice)
 
     def drafter(self, slot: int) -> LoadedDrafter:
@@ -122,7 +122,7 @@ class SessionLanes:
         """Return the slot's cache row and policy, for passes over it alone."""
         return self._requests[slot].arrays
 
-    def window(self, slot: int) -> Window:
+    def window(self, slot: int) -> NextWindow:
         """Return the slot's window, which the end of a prompt lays out."""
         return self._requests[slot].window
 
@@ -188,7 +188,7 @@ class SessionLanes:
         request.row, self._busy = row, None
         request.arrays = request.arrays.moved_to(request.drafter.caches, row)
 
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[NextWindow]:
         """The windows of the active slots."""
         return [request.window for request in self._rows()]
 
@@ -377,7 +377,7 @@ class SessionLanes:
         laid_out = self._laid_out(group, drafter, len(rows), columns, k)
         for at, request in enumerate(rows):
             newest, *drafts = laid_out["next_input_ids"][at].tolist()
-            request.following = Window(newest, drafts, int(laid_out["next_start"][at]))
+            request.following = NextWindow(newest, drafts, int(laid_out["next_start"][at]))
             if size > 0 and request.arrays.choice is None:
                 ids, scores = (arrays[name][at].tolist() for name in CANDIDATES)
                 request.following.put_tree(DraftTree.grown(ids, scores, size))

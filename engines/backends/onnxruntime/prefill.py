@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..base import Chunk
 from .prompt_row import PromptRow
 from .sessions import Emitted
-from .window import Window
+from .window import NextWindow
 
 
 class SessionPrompt:
@@ -16,7 +16,7 @@ class SessionPrompt:
     After the last chunk, ``advance`` lays out the slot's first window, ``following``.
     """
 
-    def __init__(self, row: PromptRow, chunk: Chunk, following: Window) -> None:
+    def __init__(self, row: PromptRow, chunk: Chunk, following: NextWindow) -> None:
         self._row, self._chunk, self._following = row, chunk, following
         row.window.fill(chunk.ids, chunk.start, draft_len=0)
         row.forced_next[0] = chunk.forced_next

@@ -15,7 +15,7 @@ from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, SlotArrays
 from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import Sessions
-from .window import Window, WindowArrays
+from .window import NextWindow, WindowArrays
 
 _WAITING = 64  # columns of small chunks that a drafter pass reads together
 
@@ -172,7 +172,7 @@ class PromptRow:
             inputs, outputs = inputs | self._chain.reads(0, 1), outputs | self._chain.writes(0, 1)
         return bind(self._sessions.drafter, inputs, outputs | {written(n): c for n, c in caches.items()})
 
-    def advance(self, k: int, following: Window) -> None:
+    def advance(self, k: int, following: NextWindow) -> None:
         """Lay out ``following``, the window after the prompt."""
         if k:
             newest, *drafts = self._next.input_ids[0, : k + 1].tolist()

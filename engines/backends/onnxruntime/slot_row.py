@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .loaded_drafter import LoadedDrafter
 from .memory import SlotArrays
 from .pending_columns import PendingColumns
-from .window import Window
+from .window import NextWindow
 
 
 @dataclass
@@ -17,7 +17,7 @@ class SlotRow:
 
     drafter: LoadedDrafter
     arrays: SlotArrays
-    window: Window
+    window: NextWindow
     row: int
     held: PendingColumns
     is_busy: bool = False  # active: its prompt has been read
@@ -25,7 +25,7 @@ class SlotRow:
     tokens: Sequence[int] = ()  # emitted by the last pass
     committed: int = 0  # number of window columns that the last pass committed
     columns: slice | list[int] = field(default_factory=lambda: slice(0))  # these columns
-    following: Window = field(default_factory=Window)  # the next one, laid out by the drafter
+    following: NextWindow = field(default_factory=NextWindow)  # laid out by the drafter
     nodes: Sequence[int] | None = None  # drafts of a tree that the last pass accepted
 
     @property

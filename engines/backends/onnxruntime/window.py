@@ -14,7 +14,7 @@ from .memory import Arrays
 
 
 @dataclass
-class Window:
+class NextWindow:
     """The next window of an active slot: the newest token, at absolute position ``start``, followed by drafts.
 
     The drafts are a chain, or those of ``tree``.
