@@ -165,7 +165,7 @@ class Adaptive:
     def _best(self, ahead: RoundAhead, stats: _KindStats) -> int:
         """Return the K with the highest value, or the current one if no other is better by a margin.
 
-        Drafts that bring less than this margin are given up, whatever they seem to cost: it is never less than nothing.
+        K becomes 0 if drafts bring less than this margin, whatever they seem to cost: they are never free.
         """
         tokens = self._tokens(ahead)
         if stats.k and tokens[stats.k] < FEWER * tokens[0]:
@@ -245,6 +245,7 @@ class Adaptive:
         return True
 
     def _learn_unlearned(self) -> None:
+        """Time the rounds that were put off, and save a share of each."""
         self._at_rest = None
         if self._last is None or not self._unlearned:
             return
