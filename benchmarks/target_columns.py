@@ -3,8 +3,9 @@
     chrt -f 10 python benchmarks/target_columns.py demo-engine other-engine
 
 Engines are measured side by side: a round runs every engine once at every width; results are medians of the rounds.
-Batch 1, 128 tokens in the cache by default, and the engine's default threads. ``--apart`` also measures each engine
-with its fused regions split into separate nodes, if it has any (``--lowering cpu``).
+Batch 1, random tokens, 128 in the cache by default, and the engine's default threads. ``--apart`` also measures each
+engine with its fused regions split into separate nodes, if it has any (``--lowering cpu``). ``--mapped`` also measures
+each engine with its weights mapped from its files by ONNX Runtime, in the system's usual pages.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ import numpy as np
 
 from peagle.engines.backends.onnxruntime.kernels import library_of
 from peagle.engines.backends.onnxruntime.loaded_graphs import bind, default_threads, open_session, run, tensors_of
+from peagle.engines.backends.onnxruntime.weights import Weights
 from peagle.engines.folder.manifest import Manifest
 
 CONTEXT = 128
 
 
-def passes(engine: Path, widths: list[int], context: int, graph: Path | None = None) -> tuple[Any, dict[int, Any]]:
+def passes(
+    engine: Path, widths: list[int], context: int, graph: Path | None = None, weights: Weights | None = None
+) -> tuple[Any, dict[int, Any]]:
     """Return the session of an engine's target, or of another ``graph``, and the bindings for each width."""
     manifest = Manifest.read(engine)
     file = graph or engine / manifest.target.file
-    session = open_session(file, default_threads(manifest), library_of(engine, manifest))
-    return session, {width: _bound(session, width, context) for width in widths}
+    session = open_session(file, default_threads(manifest), library_of(engine, manifest), weights=weights)
+    vocabulary = manifest.shapes.vocab_size
+    return session, {width: _bound(session, width, context, vocabulary) for width in widths}
 
 
 def apart(engine: Path, folder: Path) -> Path:
@@ -55,12 +60,13 @@ def apart(engine: Path, folder: Path) -> Path:
     return folder / file.name
 
 
-def _bound(session: Any, width: int, context: int) -> Any:
+def _bound(session: Any, width: int, context: int, vocabulary: int) -> Any:
     dims, (types, _) = {"B": 1, "S": width, "E": width}, tensors_of(session)
     arrays = {  # zeros that are written: all pages of a new np.zeros are one, which never leaves the processor's cache
         given.name: np.full([dims.get(dim, dim) for dim in given.shape], 0, types[given.name].dtype)
         for given in session.get_inputs()
     }
+    arrays["input_ids"][:] = np.random.default_rng(width).integers(0, vocabulary, (1, width))
     arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = context, width, width - 1
     sizes = {"tokens": np.int32, "num_tokens": np.int32}
     outputs = {}
@@ -81,10 +87,14 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=CONTEXT, help="tokens in the cache; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--mapped", action="store_true")
     arguments = parser.parse_args()
     names = [engine.name[:23] for engine in arguments.engines]
     columns, context = arguments.columns, arguments.context
     loaded = [passes(engine, columns, context) for engine in arguments.engines]
+    for engine in arguments.engines if arguments.mapped else ():
+        names.append(f"{engine.name[:15]}, mapped")
+        loaded.append(passes(engine, columns, context, weights=Weights(large_page=0)))
     for engine in arguments.engines if arguments.apart else ():
         names.append(f"{engine.name[:16]}, apart")
         with tempfile.TemporaryDirectory(dir=engine.parent) as folder:

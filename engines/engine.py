@@ -173,7 +173,7 @@ class Engine:
                     before, read = read, Manifest.read(folder)
                     if read == before:
                         raise  # else a command has changed the engine since, such as verify its results
-            profiler = Profiler() if profiles else None
+            profiler, free = Profiler() if profiles else None, min(free_memory(), memory_bytes())
             backend = open_backend(folder, manifest, slots, threads, profiler)
             tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
             return cls(
@@ -184,7 +184,7 @@ class Engine:
                 draft=default,
                 max_queue_size=queue,
                 max_prefill_tokens=prefill,
-                prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if cache_bytes is None else cache_bytes,
+                prefix_cache_bytes=_usual_prefix_bytes(backend, manifest, free) if cache_bytes is None else cache_bytes,
                 max_seq_len=longest,
                 chat_template=template,
                 checked="hashes" if hashed.keys() == manifest.files.keys() else check,
@@ -598,13 +598,12 @@ class Engine:
         return submission
 
 
-def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
-    """Return the memory for the prefix cache of an engine that names none."""
+def _usual_prefix_bytes(backend: Backend, manifest: Manifest, free: float) -> int:
+    """Return the memory for the prefix cache of an engine that names none; ``free`` is what was free before it."""
     if not backend.keeps_exactly:
         return 0
-    weights = sum(entry.size for entry in manifest.files.values())  # mapped: what is in memory of them counts as free
-    spare = min(free_memory(), memory_bytes()) - weights
-    return int(min(max(spare, 0) * _PREFIX_SHARE, _MAX_PREFIX_BYTES))
+    weights = sum(entry.size for entry in manifest.files.values())
+    return int(min(max(free - weights, 0) * _PREFIX_SHARE, _MAX_PREFIX_BYTES))
 
 
 def _limit(value: int, maximum: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from peagle.engines.backends.onnxruntime.kernels import library_of
-from peagle.engines.backends.onnxruntime.loaded_graphs import tensors_of, waiting
+from peagle.engines.backends.onnxruntime.loaded_graphs import open_session, tensors_of
 from peagle.engines.folder.manifest import Manifest
 
 
@@ -23,20 +23,9 @@ class Passes:
 
     def __init__(self, engine: Path, half: str = "target", threads: int = 0, profile: Path | None = None) -> None:
         manifest = Manifest.read(engine)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-        library = library_of(engine, manifest)
-        for name, value in waiting(library).items():
-            options.add_session_config_entry(name, value)
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-        if library:
-            options.register_custom_ops_library(str(library))
-        if profile:
-            options.enable_profiling, options.profile_file_prefix = True, str(profile)
         part = manifest.parts[half]
-        self._session = onnxruntime.InferenceSession(
-            str(engine / part.file), options, providers=["CPUExecutionProvider"]
-        )
+        library, prefix = library_of(engine, manifest), str(profile) if profile else ""
+        self._session = open_session(engine / part.file, threads, library, prefix)
         self._given, _ = tensors_of(self._session)
         self._bound: dict[tuple[int, int, int], Any] = {}
         self._stored = sum(entry.size for name, entry in manifest.files.items() if name == f"{part.file}.data")

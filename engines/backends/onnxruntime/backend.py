@@ -28,6 +28,7 @@ from .profiled_session import ProfiledSession
 from .prompt_row import PromptRow
 from .sessions import Emitted, Sessions
 from .timed_lanes import TimedLanes
+from .weights import Weights
 
 # For one column, ONNX Runtime's kernels sum in another order than for several, whose results are bit-identical for any
 # number. Where results are rounded afterwards, this can change some roundings, and the text would depend on the number
@@ -78,7 +79,7 @@ class OnnxRuntimeBackend:
         self.manifest, self.num_slots, self._folder = manifest, num_slots, folder
         self.prefill_columns = self.scored_columns = manifest.shapes.max_seq_len
         count, library = threads or default_threads(manifest), library_of(folder, manifest)
-        self._opens = count, library
+        self._opens = count, library, Weights()
         drafter = _checked_session(folder, manifest, "drafter", *self._opens, profiler) if manifest.drafter else None
         self._sessions = Sessions(
             _checked_session(folder, manifest, "target", *self._opens, profiler),
@@ -277,12 +278,13 @@ def _checked_session(
     component: str,
     threads: int,
     library: Path | None,
+    weights: Weights,
     profiler: Profiler | None = None,
 ) -> Any:
     """Return the session of one half after checking that its tensors match the memory that will be bound."""
     part = manifest.parts[component]
     path = folder / part.file
-    open_with = partial(open_session, path, threads, library)
+    open_with = partial(open_session, path, threads, library, weights=weights)
     session = ProfiledSession(open_with, component, profiler) if profiler else open_with()
     check_graph(path, component, part, manifest.shapes, "float32", *tensors_of(session))
     return session

@@ -19,6 +19,7 @@ from ....plugins.graph_contract import CANDIDATES, HIDDEN
 from ...folder.checks import REBUILD
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
+from .weights import Weights
 
 THREAD_BYTES = 4 * 2**20  # stored weights per thread; a core reads them in about half a millisecond
 LOGITS = "logits"  # a target output that is always computed, and returned only if bound
@@ -58,11 +59,14 @@ class Refusals:
 _OF_A_RUN = Refusals("ONNX Runtime failed to run a graph of this engine", REBUILD)
 
 
-def open_session(path: Path, threads: int, library: Path | None = None, profile_to: str = "") -> Any:
+def open_session(
+    path: Path, threads: int, library: Path | None = None, profile_to: str = "", weights: Weights | None = None
+) -> Any:
     """Load one graph on the CPU with ``threads`` threads; 0 means one per physical core.
 
     ``library`` contains kernels for the graph's custom ops; without it, their function bodies are executed.
-    ``profile_to`` is the prefix of the file that ONNX Runtime writes the times of nodes to.
+    ``profile_to`` is the prefix of the file that ONNX Runtime writes the times of nodes to. ``weights`` keeps files that
+    other graphs read too. It is used with a ``library`` only: ONNX Runtime's own kernels copy their weights anyway.
     """
     import onnxruntime
 
@@ -79,13 +83,19 @@ def open_session(path: Path, threads: int, library: Path | None = None, profile_
     # Types without matmul kernels (FP8) must be computed as the graph specifies; QDQ fusions for integers fail on them.
     # Weights behind a scaling node are folded at load, so they take as much memory as unquantized ones.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
+    arrays = {} if library is None else (weights or Weights()).of(path)
     with Refusals(
         f"ONNX Runtime {onnxruntime.__version__} cannot load {path}",
         "rebuild the engine with the installed version (`peagle-compile build`)",
     ):
         if library is not None:
             options.register_custom_ops_library(_as_utf8(library))
-        return onnxruntime.InferenceSession(_as_utf8(path), options, providers=["CPUExecutionProvider"])
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        for name, value in values.items():
+            options.add_initializer(name, value)
+        session: Any = onnxruntime.InferenceSession(_as_utf8(path), options, providers=["CPUExecutionProvider"])
+        session.weights = arrays, values  # ONNX Runtime reads them as long as it runs, but does not own them
+        return session
 
 
 def _require_utf8(path: Path) -> None:
