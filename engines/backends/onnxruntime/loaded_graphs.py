@@ -65,8 +65,8 @@ def open_session(
     """Load one graph on the CPU with ``threads`` threads; 0 means one per physical core.
 
     ``library`` contains kernels for the graph's custom ops; without it, their function bodies are executed.
-    ``profile_to`` is the prefix of the file that ONNX Runtime writes the times of nodes to. ``weights`` keeps files that
-    other graphs read too. It is used with a ``library`` only: ONNX Runtime's own kernels copy their weights anyway.
+    ``profile_to`` is the prefix of the file that ONNX Runtime writes the times of nodes to. ``weights`` keeps files
+    that other graphs read too; it is used with a ``library`` only, as ONNX Runtime's own kernels copy their weights.
     """
     import onnxruntime
 
