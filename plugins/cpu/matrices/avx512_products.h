@@ -71,6 +71,16 @@ struct Avx512Scales {
   const std::uint8_t* next_;
 };
 
+// Returns sum + codes * x, where x are four codes for every row of the tile. The instruction itself broadcasts them: GCC
+// 12 makes two instructions of the intrinsics, and passes over five or more rows then take 8 to 12% longer in L2.
+PEAGLE_AVX512_VNNI inline __attribute__((always_inline)) __m512i add_products(__m512i sum, __m512i codes,
+                                                                              const std::int8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum)
+      : "v"(codes), "m"(*reinterpret_cast<const std::int8_t(*)[kGroup]>(x)));
+  return sum;
+}
+
 template <Format kFormat, int kRows>
 struct Avx512Vnni {
   static constexpr int kMaxRowsPerPass = 8;
@@ -111,7 +121,10 @@ struct Avx512Vnni {
       planes[i] = _mm512_loadu_si512(packed + i * kGroupBytes);
     }
     if constexpr (kForm.bits == 8) {
-      PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) codes[i] = planes[i];
+      PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
+        codes[i] = planes[i];
+        asm("" : "+v"(codes[i]));  // stays in a register: compilers would load it again for every row
+      }
     } else {
       const __m512i low = _mm512_set1_epi8(15), above = _mm512_set1_epi8(((1 << kUpperBits) - 1) << 4);
       __m512i upper = _mm512_setzero_si512();
@@ -140,9 +153,8 @@ struct Avx512Vnni {
     __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
     if (kForm.middle != 0) even = _mm512_set1_epi32(x.correction);
     PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two dependency chains hide the latency
-      const std::int8_t* four = x.codes + i * kGroup;
-      even = _mm512_dpbusd_epi32(even, codes[i], _mm512_set1_epi32(four_codes(four)));
-      odd = _mm512_dpbusd_epi32(odd, codes[i + 1], _mm512_set1_epi32(four_codes(four + kGroup)));
+      even = add_products(even, codes[i], x.codes + i * kGroup);
+      odd = add_products(odd, codes[i + 1], x.codes + (i + 1) * kGroup);
     }
     return _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
   }
@@ -153,10 +165,8 @@ struct Avx512Vnni {
                                                  const Avx512Scales<kFormat>& scales) {
     __m512i first = _mm512_setzero_si512(), second = _mm512_setzero_si512();
     PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
-      const std::int8_t* four = x.codes + i * kGroup;
-      first = _mm512_dpbusd_epi32(first, codes[i], _mm512_set1_epi32(four_codes(four)));
-      second = _mm512_dpbusd_epi32(second, codes[i + kGroups / 2],
-                                   _mm512_set1_epi32(four_codes(four + kBlock / 2)));
+      first = add_products(first, codes[i], x.codes + i * kGroup);
+      second = add_products(second, codes[i + kGroups / 2], x.codes + i * kGroup + kBlock / 2);
     }
     std::int32_t both;
     std::memcpy(&both, x.halves, sizeof both);
