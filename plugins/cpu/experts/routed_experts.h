@@ -9,6 +9,7 @@
 //   experts, rows, tiles   number of experts; rows and tiles of each
 //   columns(), tile_bytes()
 //   Rows, Number, width()  type of the left operand, of its elements, and elements per row
+//   operand(count)         a left operand of this many rows, which uses no memory yet
 //   load_row(x, rows, at)  converts a float32 row to row `at`
 //   multiply(tile, columns, rows, first, last, y, stride)
 //                          multiplies rows first .. last - 1 with a tile; y [last - first, columns]
@@ -255,14 +256,14 @@ class RoutedExperts : public Kernel {
       op_.gate_up_.load_row(x_ + token * op_.gate_up_.columns(), all_tokens(), token);
     }
     Rows all_tokens() const {
-      Rows rows(tokens_, op_.gate_up_.width());
+      Rows rows = op_.gate_up_.operand(tokens_);
       rows.use(at_.x_rows);
       return rows;
     }
     // Returns the part of `rows`, an array over all places, that belongs to a slot.
-    Rows of_slot(Number* rows, std::int64_t width, std::int64_t slot) const {
-      Rows result(choices_of(slot), width);
-      result.use(rows + at_.first[slot] * width);
+    Rows of_slot(Number* rows, const Stack& stack, std::int64_t slot) const {
+      Rows result = stack.operand(choices_of(slot));
+      result.use(rows + at_.first[slot] * stack.width());
       return result;
     }
     std::int64_t choices_of(std::int64_t slot) const { return at_.first[slot + 1] - at_.first[slot]; }
@@ -271,7 +272,7 @@ class RoutedExperts : public Kernel {
       if (at >= used_places_) return;
       const std::int64_t width = op_.gate_up_.width(), token = at_.choice_of_place[at] / experts_per_token_;
       const std::int64_t slot = at_.slot_of_place[at], row = at - at_.first[slot];
-      const Rows from = all_tokens(), to = of_slot(at_.sorted_rows, width, slot);
+      const Rows from = all_tokens(), to = of_slot(at_.sorted_rows, op_.gate_up_, slot);
       const Number* source = from.row(token);
       Number* target = to.row(row);
       for (std::int64_t i = 0; i < width; i++) target[i * to.stride(row)] = source[i * from.stride(token)];
@@ -318,7 +319,7 @@ class RoutedExperts : public Kernel {
       const Stack& stack = op_.gate_up_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * gate_up_chunks_.tiles_per_chunk;
       const std::int64_t last = std::min(tile + gate_up_chunks_.tiles_per_chunk, gate_up_chunks_.tiles);
-      const Rows rows = of_slot(at_.sorted_rows, stack.width(), slot);
+      const Rows rows = of_slot(at_.sorted_rows, stack, slot);
       for (std::int64_t from = 0; from < choices_of(slot); from += kStrip) {
         const std::int64_t count = std::min(choices_of(slot) - from, kStrip);
         for (std::int64_t each = tile; each < last; each++) {
@@ -341,7 +342,7 @@ class RoutedExperts : public Kernel {
     void load_inner(std::int64_t at) {
       if (at >= used_places_) return;
       const std::int64_t slot = at_.slot_of_place[at];
-      op_.down_.load_row(at_.inner + at * op_.inner_, of_slot(at_.inner_rows, op_.down_.width(), slot),
+      op_.down_.load_row(at_.inner + at * op_.inner_, of_slot(at_.inner_rows, op_.down_, slot),
                      at - at_.first[slot]);
     }
 
@@ -349,7 +350,7 @@ class RoutedExperts : public Kernel {
       const Stack& stack = op_.down_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * down_chunks_.tiles_per_chunk;
       const std::int64_t last = std::min(tile + down_chunks_.tiles_per_chunk, down_chunks_.tiles);
-      const Rows rows = of_slot(at_.inner_rows, stack.width(), slot);
+      const Rows rows = of_slot(at_.inner_rows, stack, slot);
       for (std::int64_t from = 0; from < choices_of(slot); from += kStrip) {
         const std::int64_t count = std::min(choices_of(slot) - from, kStrip);
         for (std::int64_t each = tile; each < last; each++) {

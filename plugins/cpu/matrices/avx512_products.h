@@ -83,7 +83,7 @@ PEAGLE_AVX512_VNNI inline __attribute__((always_inline)) __m512i add_products(__
 
 template <Format kFormat, int kRows>
 struct Avx512Vnni {
-  static constexpr int kMaxRowsPerPass = 8;
+  static constexpr int kMaxRowsPerPass = 12;
   static constexpr RoundFunction kRound = round_row_avx512<record(kFormat).parts() != 1>;
 
   PEAGLE_AVX512_VNNI static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {

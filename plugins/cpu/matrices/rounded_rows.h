@@ -5,12 +5,13 @@
 
 namespace peagle {
 
-constexpr int kMaxRows = 8;          // register blocking: rows that are multiplied with a tile at once
+constexpr int kMaxRows = 12;         // register blocking: rows that any path multiplies with a tile at once
 constexpr std::int64_t kStrip = 48;  // cache blocking: rows that stay in a core's cache; a multiple of kMaxRows
 
 // Quantized rows, in the scratch memory of a run. The rows of a group are interleaved block by block: block 0 of each
 // row, then block 1 of each row, and so on, so products address all rows of a group with one register and constant
-// offsets. Groups have 8 rows; up to kStrip rows are split evenly, because 5 + 5 rows cost less than 8 + 2.
+// offsets. A group has at most the rows of one pass, or of several if kMaxRows permits. Up to kStrip rows are split
+// evenly, because 7 + 7 rows cost less than 12 + 2.
 class RoundedRows {
  public:
   struct Block {
@@ -22,7 +23,8 @@ class RoundedRows {
     // 48 bytes, so no group of four codes crosses a cache line
   };
 
-  RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks), group_(group_size(rows)) {}
+  RoundedRows(std::int64_t rows, std::int64_t blocks, int rows_per_pass)
+      : rows_(rows), blocks_(blocks), group_(group_size(rows, kMaxRows / rows_per_pass * rows_per_pass)) {}
   std::size_t bytes() const { return std::size_t(rows_ * blocks_) * sizeof(Block); }
   void use(void* memory) { first_ = static_cast<Block*>(memory); }
 
@@ -33,9 +35,9 @@ class RoundedRows {
   std::int64_t rows_left_in_group(std::int64_t at) const { return stride(at) - at % group_; }
 
  private:
-  static std::int64_t group_size(std::int64_t rows) {
-    const std::int64_t groups = std::max<std::int64_t>(1, (rows + kMaxRows - 1) / kMaxRows);
-    return rows > kStrip ? kMaxRows : std::max<std::int64_t>(1, (rows + groups - 1) / groups);
+  static std::int64_t group_size(std::int64_t rows, std::int64_t most) {
+    const std::int64_t groups = std::max<std::int64_t>(1, (rows + most - 1) / most);
+    return rows > kStrip ? most : std::max<std::int64_t>(1, (rows + groups - 1) / groups);
   }
 
   std::int64_t rows_, blocks_, group_;

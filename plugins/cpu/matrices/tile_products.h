@@ -49,7 +49,8 @@ TileKernels tile_kernels() {
           Path<kFormat, 1>::kRound,
           {tile_of<Path, kFormat, 1>(), tile_of<Path, kFormat, 2>(), tile_of<Path, kFormat, 3>(),
            tile_of<Path, kFormat, 4>(), tile_of<Path, kFormat, 5>(), tile_of<Path, kFormat, 6>(),
-           tile_of<Path, kFormat, 7>(), tile_of<Path, kFormat, 8>()}};
+           tile_of<Path, kFormat, 7>(), tile_of<Path, kFormat, 8>(), tile_of<Path, kFormat, 9>(),
+           tile_of<Path, kFormat, 10>(), tile_of<Path, kFormat, 11>(), tile_of<Path, kFormat, 12>()}};
 }
 
 template <template <Format, int> class Path>

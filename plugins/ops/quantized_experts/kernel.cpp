@@ -25,6 +25,7 @@ class PackedStack {
   std::int64_t columns() const { return weights_.columns(); }
   std::int64_t tile_bytes() const { return weights_.tile_bytes(); }
   std::int64_t width() const { return weights_.blocks; }
+  Rows operand(std::int64_t count) const { return {count, weights_.blocks, kernels_.max_rows}; }
   void load_row(const float* x, const Rows& into, std::int64_t at) const {
     kernels_.round(x, weights_.blocks, middle(weights_.format), into.row(at), into.stride(at));
   }

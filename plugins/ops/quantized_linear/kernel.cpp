@@ -37,7 +37,7 @@ class QuantizedLinear : public Kernel {
           rows_(x.shape.count() / weights.columns()),
           tiles_per_chunk_(std::max<std::int64_t>(1, kChunkBytes / weights.tile_bytes())),
           chunks_(ceil_div(weights.tiles, tiles_per_chunk_)),
-          rounded_(rows_, weights.blocks) {}
+          rounded_(rows_, weights.blocks, kernels.max_rows) {}
 
     int phases() const override { return 2; }
     std::size_t pieces(int phase) const override {

@@ -11,7 +11,7 @@ class WideStack {
   using Number = float;
   class Rows {
    public:
-    Rows(std::int64_t, std::int64_t columns) : columns_(columns) {}
+    explicit Rows(std::int64_t columns) : columns_(columns) {}
     void use(float* memory) { first_ = memory; }
     float* row(std::int64_t at) const { return first_ + at * columns_; }
     std::int64_t stride(std::int64_t) const { return 1; }
@@ -35,6 +35,7 @@ class WideStack {
   std::int64_t columns() const { return matrix_.columns; }
   std::int64_t tile_bytes() const { return matrix_.tile_bytes(); }
   std::int64_t width() const { return matrix_.columns; }
+  Rows operand(std::int64_t) const { return Rows(matrix_.columns); }
   void load_row(const float* x, const Rows& into, std::int64_t at) const {
     std::memcpy(into.row(at), x, std::size_t(matrix_.columns) * sizeof(float));
   }
