@@ -5,7 +5,9 @@
 Engines are measured side by side: a round runs every engine once at every width; results are medians of the rounds.
 Batch 1, random tokens, 128 in the cache by default, and the engine's default threads. ``--apart`` also measures each
 engine with its fused regions split into separate nodes, if it has any (``--lowering cpu``). ``--mapped`` also measures
-each engine with its weights mapped from its files by ONNX Runtime, in the system's usual pages.
+each engine with its weights mapped from its files by ONNX Runtime, in the system's usual pages. ``--kernels OTHER``
+also measures each engine with the kernels of another engine, over the same memory: where weights lie in memory can
+matter more than the kernels.
 """
 
 from __future__ import annotations
@@ -29,12 +31,20 @@ CONTEXT = 128
 
 
 def passes(
-    engine: Path, widths: list[int], context: int, graph: Path | None = None, weights: Weights | None = None
+    engine: Path,
+    widths: list[int],
+    context: int,
+    weights: Weights | None = None,
+    graph: Path | None = None,
+    kernels: Path | None = None,
 ) -> tuple[Any, dict[int, Any]]:
-    """Return the session of an engine's target, or of another ``graph``, and the bindings for each width."""
-    manifest = Manifest.read(engine)
+    """Return the session of an engine's target and the bindings for each width.
+
+    ``graph`` is another graph, and ``kernels`` another engine whose kernels run it.
+    """
+    manifest, other = Manifest.read(engine), kernels or engine
     file = graph or engine / manifest.target.file
-    session = open_session(file, default_threads(manifest), library_of(engine, manifest), weights=weights)
+    session = open_session(file, default_threads(manifest), library_of(other, Manifest.read(other)), weights=weights)
     vocabulary = manifest.shapes.vocab_size
     return session, {width: _bound(session, width, context, vocabulary) for width in widths}
 
@@ -88,17 +98,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--mapped", action="store_true")
+    parser.add_argument("--kernels", type=Path, metavar="OTHER")
     arguments = parser.parse_args()
     names = [engine.name[:23] for engine in arguments.engines]
     columns, context = arguments.columns, arguments.context
-    loaded = [passes(engine, columns, context) for engine in arguments.engines]
+    weights = {engine: Weights() for engine in arguments.engines}
+    loaded = [passes(engine, columns, context, weights[engine]) for engine in arguments.engines]
     for engine in arguments.engines if arguments.mapped else ():
         names.append(f"{engine.name[:15]}, mapped")
-        loaded.append(passes(engine, columns, context, weights=Weights(large_page=0)))
+        loaded.append(passes(engine, columns, context, Weights(large_page=0)))
+    for engine in arguments.engines if arguments.kernels else ():
+        names.append(f"{engine.name[:11]}, kernels")
+        loaded.append(passes(engine, columns, context, weights[engine], kernels=arguments.kernels))
     for engine in arguments.engines if arguments.apart else ():
         names.append(f"{engine.name[:16]}, apart")
         with tempfile.TemporaryDirectory(dir=engine.parent) as folder:
-            loaded.append(passes(engine, columns, context, apart(engine, Path(folder))))
+            loaded.append(passes(engine, columns, context, graph=apart(engine, Path(folder))))
     seconds: dict[tuple[int, int], list[float]] = {}
     for _ in range(arguments.rounds + 2):
         for at, (session, bound) in enumerate(loaded):
