@@ -131,21 +131,27 @@ def test_the_system_says_whether_it_has_large_pages(
     assert large_page_bytes(tmp_path) == expected
 
 
-def test_drafters_come_and_go_over_one_copy_of_the_target(
-    drafters_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafters_come_and_go_with_their_weights(drafters_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Weights] = []
 
-    def texts(page: int) -> list[list[tuple[int, ...]]]:
+    def texts(page: int) -> tuple[list[list[tuple[int, ...]]], list[int]]:
+        """Return the texts with each drafter, and the number of files in memory before, with and after it."""
         monkeypatch.setattr(backend, "Weights", lambda: made.append(Weights(page)) or made[-1])
-        found = []
+        found, files = [], []
         with Engine.load(drafters_folder, threads=1, check="sizes") as engine:
-            for name in engine.drafters:
+            files.append(len(made[-1]._files))
+            for name in ("twin", "noisy"):
+                engine.load_drafter(name)
+                files.append(len(made[-1]._files))
                 out = engine.generate([[5, 6, 7]] * 2, SamplingParams(max_tokens=24), draft=name)
                 found.append([each.token_ids for each in out])
-        return found
+                engine.unload_drafter(name)
+                gc.collect()
+                files.append(len(made[-1]._files))
+        return found, files
 
-    assert texts(PAGE) == texts(0)
-    assert not made[1]._files
+    copied, mapped = texts(PAGE), texts(0)
+    assert copied[0] == mapped[0]
+    assert copied[1] == [2, 3, 2, 3, 2]  # the target's file, which drafters read too, and one of each drafter
     gc.collect()
     assert not made[0]._files
