@@ -144,47 +144,74 @@ struct Avx512Products {
   PEAGLE_AVX512_VNNI static void accumulate(const float* weights, int weight_stride, const Positions& values, int first,
                                             int last, float* sums, int sum_stride) {
     int v = 0;
-    for (; v + 2 <= values.vectors; v += 2) {
-      accumulate_vectors<kRows, 2>(weights, weight_stride, values, v, first, last, sums, sum_stride);
+    for (; v + 4 <= values.vectors; v += 4) {
+      accumulate_vectors<kRows, 4>(weights, weight_stride, values, v, first, last, sums, sum_stride);
     }
-    if (v < values.vectors) {
+    for (; v < values.vectors; v++) {
       accumulate_vectors<kRows, 1>(weights, weight_stride, values, v, first, last, sums, sum_stride);
     }
   }
 
  private:
+  // Two queries share each load of a key. More sums than those of eight positions would not fit in the registers.
   template <int kVectors>
   PEAGLE_AVX512_VNNI static void score_vectors(const float* const* queries, int rows, const Positions& keys,
                                                float scale, float* scores, int stride) {
+    int row = 0;
+    for (; row + 2 <= rows; row += 2) {
+      score_rows<kVectors, 2>(queries + row, keys, scale, scores + row * stride, stride);
+    }
+    if (row < rows) score_rows<kVectors, 1>(queries + row, keys, scale, scores + row * stride, stride);
+  }
+  template <int kVectors, int kRows>
+  __attribute__((always_inline)) PEAGLE_AVX512_VNNI static void score_rows(const float* const* queries,
+                                                                           const Positions& keys, float scale,
+                                                                           float* scores, int stride) {
+    constexpr int kHalf = kVector / 2;
     const int vectors = kVectors > 0 ? kVectors : keys.vectors;
     // A constant stride gives constant offsets: 16 addresses would occupy registers that the sums need.
     const std::int64_t step = kVectors > 0 ? kVectors * kVector : keys.stride;
-    for (int row = 0; row < rows; row++) {
-      __m512 sums[kVector];
-      PEAGLE_UNROLL for (int p = 0; p < kVector; p++) sums[p] = _mm512_setzero_ps();
+    __m512 pairs[kRows][kHalf];  // eight partial sums each of positions p and p + 4, for p < 4 and 8 <= p < 12
+    PEAGLE_UNROLL for (int half = 0; half < 2; half++) {
+      __m512 sums[kRows][kHalf];
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        PEAGLE_UNROLL for (int p = 0; p < kHalf; p++) sums[row][p] = _mm512_setzero_ps();
+      }
       for (int v = 0; v < vectors; v++) {
-        const __m512 q = _mm512_loadu_ps(queries[row] + v * kVector);
-        const float* k = keys.numbers + v * kVector;
-        PEAGLE_UNROLL for (int p = 0; p < kVector; p++) {
-          sums[p] = _mm512_fmadd_ps(q, _mm512_loadu_ps(k + p * step), sums[p]);
+        const float* k = keys.numbers + half * kHalf * step + v * kVector;
+        __m512 q[kRows];
+        PEAGLE_UNROLL for (int row = 0; row < kRows; row++) q[row] = _mm512_loadu_ps(queries[row] + v * kVector);
+        PEAGLE_UNROLL for (int p = 0; p < kHalf; p++) {
+          __m512 key = _mm512_loadu_ps(k + p * step);
+          if (kRows > 1) asm("" : "+v"(key));  // compilers would load it again for each query
+          PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row][p] = _mm512_fmadd_ps(q[row], key, sums[row][p]);
         }
       }
-      _mm512_storeu_ps(scores + row * stride, _mm512_mul_ps(sum_vectors(sums), _mm512_set1_ps(scale)));
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        PEAGLE_UNROLL for (int p = 0; p < 4; p++) {
+          pairs[row][half * 4 + p] = add_halves(sums[row][p], sums[row][p + 4]);
+        }
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      _mm512_storeu_ps(scores + row * stride, _mm512_mul_ps(sum_pairs(pairs[row]), _mm512_set1_ps(scale)));
     }
   }
 
-  // Element i of the result is the sum of vector i.
-  PEAGLE_AVX512_VNNI static __m512 sum_vectors(const __m512* sums) {
-    __m512 quarters[4];  // four elements each of positions p, p + 4, p + 8 and p + 12
+  // Element i of the result is the sum of the partial sums of position i.
+  PEAGLE_AVX512_VNNI static __m512 sum_pairs(const __m512* pairs) {
+    __m512 quarters[4];  // four partial sums each of positions p, p + 4, p + 8 and p + 12
     PEAGLE_UNROLL for (int p = 0; p < 4; p++) {
-      const __m512 first = add_halves(sums[p], sums[p + 4]), second = add_halves(sums[p + 8], sums[p + 12]);
-      quarters[p] = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
+      quarters[p] = _mm512_add_ps(_mm512_shuffle_f32x4(pairs[p], pairs[p + 4], 0x88),
+                                  _mm512_shuffle_f32x4(pairs[p], pairs[p + 4], 0xdd));
     }
     const __m512 even = add_pairs(quarters[0], quarters[1]), odd = add_pairs(quarters[2], quarters[3]);
     return _mm512_add_ps(_mm512_shuffle_ps(even, odd, 0x88), _mm512_shuffle_ps(even, odd, 0xdd));
   }
+  // The second addition uses the port for additions, where two shuffles would use the only port for shuffles.
   PEAGLE_AVX512_VNNI static __m512 add_halves(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 crossed = _mm512_shuffle_f32x4(a, b, 0x4e);
+    return _mm512_mask_add_ps(_mm512_add_ps(a, crossed), 0xff00, b, crossed);
   }
   PEAGLE_AVX512_VNNI static __m512 add_pairs(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));

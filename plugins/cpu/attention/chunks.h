@@ -12,7 +12,7 @@ namespace attention {
 constexpr int kChunk = 64;          // positions
 constexpr int kQueryBlock = 32;     // queries that share one pass over a chunk
 constexpr int kMaxHeadSize = 512;   // elements
-constexpr int kQueriesPerScore = 6, kQueriesPerAccumulate = 4;  // register blocking: more sums would be spilled
+constexpr int kQueriesPerScore = 6, kQueriesPerAccumulate = 6;  // register blocking: more sums would be spilled
 
 // The partial result (m, l, o) of a query over some positions. The accumulator o follows at `kAccumulatorOffset`,
 // padded to whole vectors.
@@ -79,32 +79,36 @@ __attribute__((always_inline)) inline void partial_softmax(const ChunkScores& ch
   }
 }
 
-// Merges partial results of a query, `stride` floats apart, in order. Computes all weights first, so no accumulation
-// waits for an exponential.
-__attribute__((always_inline)) inline void merge(const float* chunks, std::int64_t count, std::int64_t stride,
-                                                 int vectors, PartialAttention* result) {
-  constexpr int kMergeBlock = 32;
-  for (; count > 0; count -= kMergeBlock, chunks += kMergeBlock * stride) {
-    const int block_size = int(std::min<std::int64_t>(count, kMergeBlock));
-    alignas(64) float weights[2 * kMergeBlock + kVector] = {};  // alternating: of the result so far, of the chunk
-    for (int i = 0; i < block_size; i++) {
-      const float chunk_max = reinterpret_cast<const PartialAttention*>(chunks + i * stride)->max;
-      const float max = chunk_max > result->max ? chunk_max : result->max, shift = softmax_shift(max);
-      weights[2 * i] = result->max - shift;
-      weights[2 * i + 1] = chunk_max - shift;
-      result->max = max;
-    }
-    exponentiate(weights, (2 * block_size + kVector - 1) / kVector, 0.0f);
-    for (int i = 0; i < block_size; i++) {
-      const auto& chunk = *reinterpret_cast<const PartialAttention*>(chunks + i * stride);
-      const float old_weight = weights[2 * i], new_weight = weights[2 * i + 1];
-      result->denominator = __builtin_fmaf(result->denominator, old_weight, chunk.denominator * new_weight);
-      float* __restrict accumulator = result->accumulator();
-      const float* __restrict chunk_accumulator = chunk.accumulator();
-      for (int v = 0; v < vectors; v++, accumulator += kVector, chunk_accumulator += kVector) {
-        for (int n = 0; n < kVector; n++) {
-          accumulator[n] = __builtin_fmaf(accumulator[n], old_weight, chunk_accumulator[n] * new_weight);
-        }
+// The partial result of a chunk, and the result of the same query so far.
+struct Merge {
+  const PartialAttention* chunk;
+  PartialAttention* result;
+};
+
+// Merges the partial results of up to kQueryBlock queries. Computes all weights first: a vector holds those of eight
+// queries, and no accumulation waits for an exponential.
+__attribute__((always_inline)) inline void merge(const Merge* merges, int count, int vectors) {
+  alignas(64) float weights[2 * kQueryBlock];  // alternating: of the result so far, of the chunk
+  for (int i = 0; i < count; i++) {
+    const float chunk_max = merges[i].chunk->max, result_max = merges[i].result->max;
+    const float max = chunk_max > result_max ? chunk_max : result_max, shift = softmax_shift(max);
+    weights[2 * i] = result_max - shift;
+    weights[2 * i + 1] = chunk_max - shift;
+    merges[i].result->max = max;
+  }
+  const int num_vectors = (2 * count + kVector - 1) / kVector;
+  for (int i = 2 * count; i < num_vectors * kVector; i++) weights[i] = 0.0f;
+  exponentiate(weights, num_vectors, 0.0f);
+  for (int i = 0; i < count; i++) {
+    const PartialAttention& chunk = *merges[i].chunk;
+    PartialAttention& result = *merges[i].result;
+    const float old_weight = weights[2 * i], new_weight = weights[2 * i + 1];
+    result.denominator = __builtin_fmaf(result.denominator, old_weight, chunk.denominator * new_weight);
+    float* __restrict accumulator = result.accumulator();
+    const float* __restrict chunk_accumulator = chunk.accumulator();
+    for (int v = 0; v < vectors; v++, accumulator += kVector, chunk_accumulator += kVector) {
+      for (int n = 0; n < kVector; n++) {
+        accumulator[n] = __builtin_fmaf(accumulator[n], old_weight, chunk_accumulator[n] * new_weight);
       }
     }
   }
@@ -123,7 +127,7 @@ struct Functions {
   // By number of queries - 1.
   void (*accumulate[kQueriesPerAccumulate])(const float*, int, const Positions&, int, int, float*, int);
   void (*partial_softmax)(const ChunkScores&, float);
-  void (*merge)(const float*, std::int64_t, std::int64_t, int, PartialAttention*);
+  void (*merge)(const Merge*, int, int);
   void (*finish)(const PartialAttention&, std::int64_t, float*);
   void (*widen)(const std::uint16_t*, std::int64_t, float*);
   void (*narrow)(const float*, std::int64_t, std::uint16_t*);
@@ -133,11 +137,11 @@ struct Functions {
 
 template <class Products, class Codes>
 Functions functions_for(void (*partial_softmax)(const ChunkScores&, float),
-                        void (*merge)(const float*, std::int64_t, std::int64_t, int, PartialAttention*),
+                        void (*merge)(const Merge*, int, int),
                         void (*finish)(const PartialAttention&, std::int64_t, float*)) {
   return {Products::score,
           {Products::template accumulate<1>, Products::template accumulate<2>, Products::template accumulate<3>,
-           Products::template accumulate<4>},
+           Products::template accumulate<4>, Products::template accumulate<5>, Products::template accumulate<6>},
           partial_softmax,
           merge,
           finish,
@@ -151,20 +155,14 @@ Functions functions_for(void (*partial_softmax)(const ChunkScores&, float),
 PEAGLE_AVX512_VNNI void partial_softmax_avx512(const ChunkScores& chunk, float softcap) {
   partial_softmax<Avx512Products>(chunk, softcap);
 }
-PEAGLE_AVX512_VNNI void merge_avx512(const float* chunks, std::int64_t count, std::int64_t stride, int vectors,
-                                     PartialAttention* result) {
-  merge(chunks, count, stride, vectors, result);
-}
+PEAGLE_AVX512_VNNI void merge_avx512(const Merge* merges, int count, int vectors) { merge(merges, count, vectors); }
 PEAGLE_AVX512_VNNI void finish_avx512(const PartialAttention& result, std::int64_t size, float* y) {
   finish(result, size, y);
 }
 PEAGLE_AVX2 void partial_softmax_avx2(const ChunkScores& chunk, float softcap) {
   partial_softmax<Avx2Products>(chunk, softcap);
 }
-PEAGLE_AVX2 void merge_avx2(const float* chunks, std::int64_t count, std::int64_t stride, int vectors,
-                            PartialAttention* result) {
-  merge(chunks, count, stride, vectors, result);
-}
+PEAGLE_AVX2 void merge_avx2(const Merge* merges, int count, int vectors) { merge(merges, count, vectors); }
 PEAGLE_AVX2 void finish_avx2(const PartialAttention& result, std::int64_t size, float* y) { finish(result, size, y); }
 #endif
 

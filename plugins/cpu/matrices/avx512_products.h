@@ -150,13 +150,9 @@ struct Avx512Vnni {
   }
 
   PEAGLE_AVX512_VNNI static __m512 sum(const __m512i* codes, const RoundedRows::Block& x) {
-    __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
-    if (kForm.middle != 0) even = _mm512_set1_epi32(x.correction);
-    PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two dependency chains hide the latency
-      even = add_products(even, codes[i], x.codes + i * kGroup);
-      odd = add_products(odd, codes[i + 1], x.codes + (i + 1) * kGroup);
-    }
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+    __m512i total = kForm.middle != 0 ? _mm512_set1_epi32(x.correction) : _mm512_setzero_si512();
+    PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) total = add_products(total, codes[i], x.codes + i * kGroup);
+    return _mm512_cvtepi32_ps(total);
   }
 
   // Adds in float32, which is exact: no intermediate value exceeds 24 bits. The result is never -0, because the first

@@ -169,6 +169,7 @@ class CachedAttention : public Kernel {
 
    private:
     static constexpr std::int64_t kMinBlocks = 8, kMaxPartialFloats = 4 << 20;
+    static constexpr int kBlockFloats = attention::kQueryBlock * (Partial::kAccumulatorOffset + attention::kMaxHeadSize);
 
     struct Row {
       std::int64_t start, first_chunk, chunks, chunks_before;
@@ -282,23 +283,15 @@ class CachedAttention : public Kernel {
 
     void merge_chunks(std::int64_t b, std::int64_t h) const {
       const Row& row = rows_[std::size_t(b)];
+      const std::int64_t size = Partial::size(vectors_);
       const float* partials = partials_of(b, h);
-      alignas(64) float numbers[Partial::kAccumulatorOffset + attention::kMaxHeadSize];
-      auto* merged = reinterpret_cast<Partial*>(numbers);
-      for (std::int64_t i = 0; i < queries_; i++) {
-        const std::int64_t position = position_of(b, i / group_);
-        initialize(h, i, merged);
-        const std::int64_t first = first_visible(position) / attention::kChunk;
-        const std::int64_t at = i * row.chunks + first - row.first_chunk, size = Partial::size(vectors_);
-        functions_.merge(partials + at * size, position / attention::kChunk + 1 - first, size, vectors_, merged);
-        functions_.finish(*merged, size_, output(b, h, i));
+      for (std::int64_t i = 0; i < queries_; i += attention::kQueryBlock) {
+        Merged merged(*this, b, h, i, std::min<std::int64_t>(attention::kQueryBlock, queries_ - i));
+        for (std::int64_t chunk = merged.first_chunk; chunk <= merged.last_chunk; chunk++) {
+          merged.merge(chunk, partials + (i * row.chunks + chunk - row.first_chunk) * size, row.chunks * size);
+        }
+        merged.finish();
       }
-    }
-    // Sets the state before the first chunk.
-    void initialize(std::int64_t h, std::int64_t i, Partial* merged) const {
-      merged->max = sinks_ != nullptr ? sinks_[h * group_ + i % group_] : attention::kMinusInfinity;
-      merged->denominator = sinks_ != nullptr ? 1.0f : 0.0f;
-      std::fill_n(merged->accumulator(), vectors_ * kVector, 0.0f);
     }
 
     void attend_columns(std::int64_t b, std::int64_t h, std::int64_t column) const {
@@ -306,33 +299,59 @@ class CachedAttention : public Kernel {
       const std::int64_t end_query = std::min(columns_, column + column_block_) * group_;
       for (std::int64_t i = first_query; i < end_query; i += attention::kQueryBlock) {  // repeats for large groups
         const int count = int(std::min<std::int64_t>(attention::kQueryBlock, end_query - i));
-        constexpr int kFloats = attention::kQueryBlock * (Partial::kAccumulatorOffset + attention::kMaxHeadSize);
-        alignas(64) float merged[kFloats];
-        alignas(64) float partials[kFloats];
-        const auto at = [&](float* numbers, int query) {
-          return reinterpret_cast<Partial*>(numbers + query * Partial::size(vectors_));
-        };
-        for (int query = 0; query < count; query++) initialize(h, i + query, at(merged, query));
-        std::int64_t first = position_of(b, i / group_), last = first;
-        for (int query = 1; query < count; query++) {
-          const std::int64_t position = position_of(b, (i + query) / group_);
-          first = std::min(first, position);
-          last = std::max(last, position);
+        alignas(64) float partials[kBlockFloats];
+        Merged merged(*this, b, h, i, count);
+        for (std::int64_t chunk = merged.first_chunk; chunk <= merged.last_chunk; chunk++) {
+          const std::int64_t size = Partial::size(vectors_);
+          attend(b, h, chunk, i, count, cache_at(keys_, b, h, (chunk + 1) * attention::kChunk), partials, size);
+          merged.merge(chunk, partials, size);
         }
-        const std::int64_t first_chunk = first_visible(first) / attention::kChunk;
-        for (std::int64_t chunk = first_chunk; chunk <= last / attention::kChunk; chunk++) {
-          attend(b, h, chunk, i, count, cache_at(keys_, b, h, (chunk + 1) * attention::kChunk), partials,
-                 Partial::size(vectors_));
-          for (int query = 0; query < count; query++) {
-            const std::int64_t position = position_of(b, (i + query) / group_);
-            if (chunk < first_visible(position) / attention::kChunk || chunk > position / attention::kChunk) continue;
-            functions_.merge(&at(partials, query)->max, 1, 0, vectors_, at(merged, query));
-          }
-        }
-        for (int query = 0; query < count; query++) {
-          functions_.finish(*at(merged, query), size_, output(b, h, i + query));
-        }
+        merged.finish();
       }
+    }
+
+    // The merged results of up to kQueryBlock queries, from query i of a key head on.
+    struct Merged {
+      const Execution& of;
+      const std::int64_t b, h, i;
+      const int count;
+      const std::int64_t size;
+      std::int64_t first_chunk, last_chunk;  // that any of the queries sees
+      std::int64_t first[attention::kQueryBlock], last[attention::kQueryBlock];  // chunks that each query sees
+      alignas(64) float numbers[kBlockFloats];
+
+      Merged(const Execution& execution, std::int64_t row, std::int64_t head, std::int64_t query, std::int64_t queries)
+          : of(execution), b(row), h(head), i(query), count(int(queries)), size(Partial::size(of.vectors_)) {
+        for (int at = 0; at < count; at++) {
+          const std::int64_t position = of.position_of(b, (i + at) / of.group_);
+          first[at] = of.first_visible(position) / attention::kChunk;
+          last[at] = position / attention::kChunk;
+          of.initialize(h, i + at, result(at));
+        }
+        first_chunk = *std::min_element(first, first + count);
+        last_chunk = *std::max_element(last, last + count);
+      }
+      Partial* result(int at) { return reinterpret_cast<Partial*>(numbers + at * size); }
+
+      // Merges the partial results of a chunk, `stride` floats apart.
+      void merge(std::int64_t chunk, const float* partials, std::int64_t stride) {
+        attention::Merge merges[attention::kQueryBlock];
+        int num_merges = 0;
+        for (int at = 0; at < count; at++, partials += stride) {
+          if (chunk < first[at] || chunk > last[at]) continue;
+          merges[num_merges++] = {reinterpret_cast<const Partial*>(partials), result(at)};
+        }
+        of.functions_.merge(merges, num_merges, of.vectors_);
+      }
+      void finish() {
+        for (int at = 0; at < count; at++) of.functions_.finish(*result(at), of.size_, of.output(b, h, i + at));
+      }
+    };
+    // Sets the state before the first chunk.
+    void initialize(std::int64_t h, std::int64_t i, Partial* merged) const {
+      merged->max = sinks_ != nullptr ? sinks_[h * group_ + i % group_] : attention::kMinusInfinity;
+      merged->denominator = sinks_ != nullptr ? 1.0f : 0.0f;
+      std::fill_n(merged->accumulator(), vectors_ * kVector, 0.0f);
     }
 
     // Computes the partial results of a chunk for `count` queries from `i` on, `stride` floats apart. Queries that see
@@ -401,7 +420,7 @@ class CachedAttention : public Kernel {
         for (int at = group_begin; at < group_end; at += max_queries) {
           const int n = std::min(max_queries, group_end - at);
           for (const char* last = std::min(end, later + n * part); later < last; later += kLine) {
-            __builtin_prefetch(later);
+            __builtin_prefetch(later, 0, 2);
           }
           process(at, n);
         }

@@ -35,7 +35,7 @@ class QuantizedLinear : public Kernel {
           x_(x.data<const float>()),
           y_(y.data<float>()),
           rows_(x.shape.count() / weights.columns()),
-          tiles_per_chunk_(std::max<std::int64_t>(1, kChunkBytes / weights.tile_bytes())),
+          tiles_per_chunk_(std::max<std::int64_t>(1, chunk_bytes() / weights.tile_bytes())),
           chunks_(ceil_div(weights.tiles, tiles_per_chunk_)),
           rounded_(rows_, weights.blocks, kernels.max_rows) {}
 
@@ -62,8 +62,8 @@ class QuantizedLinear : public Kernel {
     }
 
    private:
-    static constexpr std::int64_t kChunkBytes = 32 << 10;
-
+    // Small chunks divide the work among threads evenly. If there are several strips, a chunk is read for each of them.
+    std::int64_t chunk_bytes() const { return rows_ <= kStrip ? 8 << 10 : 32 << 10; }
     static std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
     const PackedWeights& weights_;
