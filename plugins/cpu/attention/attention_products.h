@@ -208,7 +208,7 @@ struct Avx512Products {
     const __m512 even = add_pairs(quarters[0], quarters[1]), odd = add_pairs(quarters[2], quarters[3]);
     return _mm512_add_ps(_mm512_shuffle_ps(even, odd, 0x88), _mm512_shuffle_ps(even, odd, 0xdd));
   }
-  // The second addition uses the port for additions, where two shuffles would use the only port for shuffles.
+  // One shuffle and a masked addition: a processor executes two additions at once, but one shuffle.
   PEAGLE_AVX512_VNNI static __m512 add_halves(__m512 a, __m512 b) {
     const __m512 crossed = _mm512_shuffle_f32x4(a, b, 0x4e);
     return _mm512_mask_add_ps(_mm512_add_ps(a, crossed), 0xff00, b, crossed);

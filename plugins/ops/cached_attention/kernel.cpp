@@ -169,7 +169,8 @@ class CachedAttention : public Kernel {
 
    private:
     static constexpr std::int64_t kMinBlocks = 8, kMaxPartialFloats = 4 << 20;
-    static constexpr int kBlockFloats = attention::kQueryBlock * (Partial::kAccumulatorOffset + attention::kMaxHeadSize);
+    static constexpr int kBlockFloats =
+        attention::kQueryBlock * (Partial::kAccumulatorOffset + attention::kMaxHeadSize);
 
     struct Row {
       std::int64_t start, first_chunk, chunks, chunks_before;
@@ -312,7 +313,7 @@ class CachedAttention : public Kernel {
 
     // The merged results of up to kQueryBlock queries, from query i of a key head on.
     struct Merged {
-      const Execution& of;
+      const Execution& execution;
       const std::int64_t b, h, i;
       const int count;
       const std::int64_t size;
@@ -320,13 +321,13 @@ class CachedAttention : public Kernel {
       std::int64_t first[attention::kQueryBlock], last[attention::kQueryBlock];  // chunks that each query sees
       alignas(64) float numbers[kBlockFloats];
 
-      Merged(const Execution& execution, std::int64_t row, std::int64_t head, std::int64_t query, std::int64_t queries)
-          : of(execution), b(row), h(head), i(query), count(int(queries)), size(Partial::size(of.vectors_)) {
+      Merged(const Execution& owner, std::int64_t row, std::int64_t head, std::int64_t query, std::int64_t queries)
+          : execution(owner), b(row), h(head), i(query), count(int(queries)), size(Partial::size(owner.vectors_)) {
         for (int at = 0; at < count; at++) {
-          const std::int64_t position = of.position_of(b, (i + at) / of.group_);
-          first[at] = of.first_visible(position) / attention::kChunk;
+          const std::int64_t position = execution.position_of(b, (i + at) / execution.group_);
+          first[at] = execution.first_visible(position) / attention::kChunk;
           last[at] = position / attention::kChunk;
-          of.initialize(h, i + at, result(at));
+          execution.initialize(h, i + at, result(at));
         }
         first_chunk = *std::min_element(first, first + count);
         last_chunk = *std::max_element(last, last + count);
@@ -341,10 +342,12 @@ class CachedAttention : public Kernel {
           if (chunk < first[at] || chunk > last[at]) continue;
           merges[num_merges++] = {reinterpret_cast<const Partial*>(partials), result(at)};
         }
-        of.functions_.merge(merges, num_merges, of.vectors_);
+        execution.functions_.merge(merges, num_merges, execution.vectors_);
       }
       void finish() {
-        for (int at = 0; at < count; at++) of.functions_.finish(*result(at), of.size_, of.output(b, h, i + at));
+        for (int at = 0; at < count; at++) {
+          execution.functions_.finish(*result(at), execution.size_, execution.output(b, h, i + at));
+        }
       }
     };
     // Sets the state before the first chunk.
